@@ -1,0 +1,1 @@
+"""The test suite. It mirrors src/penstock; what mirrors nothing there is named in test_tidy.py."""

@@ -1,0 +1,124 @@
+"""The test ground: a real fleet for whoever asks, names that never clash, logs where they help."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.ground.fleet import THREE_ZONES, TINY, Fleet
+from tests.ground.reaper import reaper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from pathlib import Path
+
+pytest_plugins = ["tests.plugins.budget", "tests.ground.faults"]
+
+LOG_LINES_SHOWN_MAX = 60
+
+settings.register_profile(
+    "penstock", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("penstock")
+
+# A run started in the background by a shell ignores SIGINT, and so would every command it starts;
+# tests that press Ctrl-C want the default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Fleets that live now, so that a failing test can show what their nodes said meanwhile.
+_fleets: list[Fleet] = []
+_log_sizes = pytest.StashKey[dict[str, int]]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_outlives_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with reaper(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One controller and three brokers in three zones, shared by all tests of the run.
+
+    Tests take names from `unique` and leave the nodes as they found them; to kill and to stop
+    there is `make_fleet`.
+    """
+    yield from _living(Fleet.start(tmp_path_factory.mktemp("fleet"), THREE_ZONES))
+
+
+@pytest.fixture
+def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
+    """Start fleets of one's own: `make_fleet()` is one combined node, `make_fleet(brokers=3)` and
+    other keys of a fleet file give other shapes, `environment={"b1": {...}}` single nodes' variables."""
+    made: list[Fleet] = []
+
+    def make(*, environment: Mapping[str, Mapping[str, str]] | None = None, **keys: Any) -> Fleet:
+        shape = {"port": 0, **keys} if keys else TINY
+        one = Fleet.start(tmp_path / f"fleet-{len(made)}", shape, environment=environment)
+        made.append(one)
+        _fleets.append(one)
+        return one
+
+    yield make
+    for one in made:
+        _fleets.remove(one)
+        one.destroy()
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """`unique("orders")` is a name that no other test has, in this run or any before it."""
+    counter = itertools.count(1)
+    return lambda name: f"{name}-{os.urandom(4).hex()}-{next(counter)}"
+
+
+@pytest.fixture(autouse=True)
+def _shared_fleet_left_whole(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that breaks the shared fleet fails itself, not the next one."""
+    yield
+    if "fleet" in request.fixturenames:
+        shared: Fleet = request.getfixturevalue("fleet")
+        dead = [node.name for node in shared.nodes if node.running() is None]
+        for name in dead:
+            shared.start_node(name)
+        assert not dead, f"left {', '.join(dead)} of the shared fleet dead; use make_fleet for that"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "setup":
+        item.stash[_log_sizes] = {str(p): p.stat().st_size for p in _logs()}
+    if report.failed:
+        before = item.stash.get(_log_sizes, {})
+        for path in _logs():
+            if said := _said_since(path, before.get(str(path), 0)):
+                report.sections.append((f"log of {path.parent.parent.name}", said))
+    return report
+
+
+def _living(one: Fleet) -> Iterator[Fleet]:
+    _fleets.append(one)
+    yield one
+    _fleets.remove(one)
+    one.destroy()
+
+
+def _logs() -> list[Path]:
+    files = [p for one in _fleets for node in one.nodes for p in (node.layout.log, node.layout.console)]
+    return [path for path in files if path.exists()]
+
+
+def _said_since(path: Path, offset: int) -> str:
+    with path.open("rb") as file:
+        file.seek(offset if path.stat().st_size >= offset else 0)
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-LOG_LINES_SHOWN_MAX:])

@@ -1,0 +1,1 @@
+"""Each claim of the papers, and the tests and bench lines that show it here."""

@@ -1,0 +1,1 @@
+"""Tools of the repository itself: what makes files that are committed. No part of the product."""

@@ -1,0 +1,33 @@
+"""`python -m tools.jars`: pin the jars anew, Kafka's and Spark's connectors, after a POM was changed.
+
+Resolves each POM with Maven and writes the checksum of every jar into the committed lock beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from pathlib import Path
+
+from penstock.fleet.jars import CHECKSUM_FILE, KAFKA_VERSION, POM_FILE, Pin, resolve_jars
+from penstock.pipeline.connectors import CONNECTORS
+
+KAFKA = Pin("kafka", KAFKA_VERSION, POM_FILE, CHECKSUM_FILE)
+
+
+def main() -> int:
+    for pin in (KAFKA, CONNECTORS):
+        with tempfile.TemporaryDirectory() as scratch:
+            jars = resolve_jars(Path(scratch), pin)
+            lines = [
+                f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.name}"
+                for jar in sorted(jars.glob("*.jar"))
+            ]
+        pin.lock.write_text("\n".join(lines) + "\n")
+        print(f"{len(lines)} jars pinned for {pin.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

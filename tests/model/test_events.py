@@ -1,0 +1,369 @@
+"""Events of the internal topics: what they look like as bytes, and what is taken or refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model import events, keys
+from penstock.model.errors.events import EventFieldInvalid, EventOfAnotherKind, EventTooNew, EventUnreadable
+from penstock.model.events import (
+    AckRange,
+    AuditEvent,
+    HealthProbe,
+    Outcome,
+    Probe,
+    QuotaShares,
+    RegistryRecord,
+    UsageReport,
+)
+from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
+from penstock.model.schema import EVENT_BYTES_MAX, Event
+
+GOLDEN = Path(__file__).parent / "golden"
+CLUSTER, TENANT = PhysicalClusterId("pkc-7hq2mz"), LogicalClusterId("lkc-0a1b2c")
+
+EXAMPLES: tuple[Event, ...] = (
+    UsageReport(
+        cluster=CLUSTER,
+        gateway="b2",
+        incarnation="3f9c2a71",
+        sequence=41,
+        tenant=TENANT,
+        time_ms=1_800_000_010_000,
+        used={"ingress_bytes": 73_400_320, "requests": 9_120, "request_time_us": 812_443},
+        throttled_ms={"ingress_bytes": 1_250},
+        levels={"connections": 12},
+    ),
+    QuotaShares(
+        tenant=TENANT,
+        epoch=7,
+        sequence=1_204,
+        time_ms=1_800_000_010_250,
+        valid_ms=30_000,
+        quota={"ingress_bytes": 10_485_760.0},
+        shares={"b1": {"ingress_bytes": 1_048_576.0}, "b2": {"ingress_bytes": 9_437_184.0}},
+        lazy=("egress_bytes",),
+    ),
+    HealthProbe(
+        cluster=CLUSTER,
+        broker=BrokerId(2),
+        zone=Zone("b"),
+        partition=5,
+        probe=Probe.CONSUME,
+        checker="5e01b7d4",
+        sequence=88_213,
+        time_ms=1_800_000_010_733,
+        latency_us=6_214,
+    ),
+    AckRange(
+        cluster=CLUSTER,
+        topic_id="Q3zjA1bKTq6v0mXe2m9xZw",
+        partition=5,
+        second=1_800_000_010,
+        gateway="b2",
+        incarnation="3f9c2a71",
+        acks=events.ACKS_ALL,
+        first=120_400,
+        last=120_911,
+        records=512,
+        log_start=3_000,
+    ),
+    AuditEvent(
+        id="0190f0c2-6e2b-7cc1-9d1e-2f64c1a0b9aa",
+        time_ms=1_800_000_010_900,
+        source="control/3f9c2a71",
+        sequence=17,
+        cluster=CLUSTER,
+        operation="topic.configure",
+        subject_kind="topic",
+        subject="Q3zjA1bKTq6v0mXe2m9xZw",
+        actor="sa-9k4v2p",
+        outcome=Outcome.DONE,
+        tenant=TENANT,
+        before={"retention.ms": "604800000"},
+        after={"retention.ms": "86400000"},
+        cause="request-5511",
+    ),
+    RegistryRecord(
+        entity="logical-cluster",
+        id=TENANT,
+        version=3,
+        time_ms=1_800_000_011_000,
+        body_schema=1,
+        body={"name": "orders", "quota": {"ingress_bytes": 10_485_760}, "zones": ["a", "b", "c"]},
+    ),
+)
+by_kind = pytest.mark.parametrize("example", EXAMPLES, ids=lambda event: event.kind)
+
+TEXT = st.text(max_size=20)
+COUNT = st.integers(0, (1 << 63) - 1)
+COUNTS = st.dictionaries(TEXT, COUNT, max_size=4)
+RATES = st.dictionaries(TEXT, st.floats(0, 1e18), max_size=4)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 53), 1 << 53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+FACTS = st.none() | st.dictionaries(TEXT, JSON, max_size=3)
+
+
+@st.composite
+def ack_ranges(draw: st.DrawFn) -> AckRange:
+    first = draw(st.integers(0, 1 << 62))
+    span = draw(st.integers(1, 1 << 40))
+    return AckRange(
+        cluster=CLUSTER,
+        topic_id=draw(TEXT),
+        partition=draw(COUNT),
+        second=draw(COUNT),
+        gateway=draw(TEXT),
+        incarnation=draw(TEXT),
+        acks=draw(st.sampled_from([-1, 1])),
+        first=first,
+        last=first + span - 1,
+        records=draw(st.integers(1, span)),
+        log_start=draw(COUNT),
+    )
+
+
+@st.composite
+def probes(draw: st.DrawFn) -> HealthProbe:
+    latency = draw(st.none() | COUNT)
+    return HealthProbe(
+        cluster=CLUSTER,
+        broker=BrokerId(draw(COUNT)),
+        zone=Zone(draw(TEXT)),
+        partition=draw(COUNT),
+        probe=draw(st.sampled_from(Probe)),
+        checker=draw(TEXT),
+        sequence=draw(COUNT),
+        time_ms=draw(COUNT),
+        latency_us=latency,
+        error=draw(TEXT) if latency is None else None,
+    )
+
+
+ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
+    st.builds(UsageReport, sequence=COUNT, time_ms=COUNT, used=COUNTS, throttled_ms=COUNTS, levels=COUNTS),
+    st.builds(
+        QuotaShares,
+        epoch=COUNT,
+        sequence=COUNT,
+        time_ms=COUNT,
+        valid_ms=st.integers(1, 1 << 62),
+        quota=RATES,
+        shares=st.dictionaries(TEXT, RATES, max_size=3),
+        lazy=st.lists(TEXT, max_size=3).map(tuple),
+    ),
+    probes(),
+    ack_ranges(),
+    st.builds(
+        AuditEvent, time_ms=COUNT, sequence=COUNT, outcome=st.sampled_from(Outcome), before=FACTS, after=FACTS
+    ),
+    st.builds(
+        RegistryRecord,
+        entity=st.from_regex(r"[a-z-]+", fullmatch=True),
+        version=st.integers(1, 1 << 62),
+        time_ms=COUNT,
+        body_schema=COUNT,
+        body=st.dictionaries(TEXT, JSON, max_size=4),
+    ),
+)
+
+
+def changed(event: Event, **members: object) -> bytes:
+    return json.dumps({**json.loads(event.to_bytes()), **members}).encode()
+
+
+@given(ANY_EVENT)
+def test_an_event_comes_back_from_its_bytes_as_it_was(event: Event) -> None:
+    assert type(event).from_bytes(event.to_bytes()) == event
+
+
+@given(ANY_EVENT, st.dictionaries(TEXT.map("new_".__add__), JSON, min_size=1, max_size=3))
+def test_what_a_later_minor_version_added_is_ignored(event: Event, added: dict[str, object]) -> None:
+    later = changed(event, schema=f"{event.kind}/{event.major}.{event.minor + 1}", **added)
+
+    assert type(event).from_bytes(later) == event
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_event_are_refused_and_nothing_else_happens(value: bytes) -> None:
+    with pytest.raises(EventUnreadable):
+        UsageReport.from_bytes(value)
+
+
+@by_kind
+def test_the_bytes_are_those_of_the_golden_file(example: Event) -> None:
+    golden = (GOLDEN / f"{example.kind}.json").read_bytes().rstrip(b"\n")
+
+    assert example.to_bytes() == golden
+    assert type(example).from_bytes(golden) == example
+
+
+def test_every_kind_has_an_example_and_a_topic_of_its_own() -> None:
+    assert {type(example) for example in EXAMPLES} == set(events.EVENTS)
+    assert len({event.kind for event in events.EVENTS}) == len(events.EVENTS)
+    # The state topic repeats the registry's events; lag samples are the scaler's own records.
+    others = {keys.STATE_TOPIC, keys.LAG_TOPIC}
+    assert {event.topic for event in events.EVENTS} | others == set(keys.INTERNAL_TOPICS)
+
+
+@by_kind
+def test_the_key_follows_what_must_stay_in_order(example: Event) -> None:
+    expected = {
+        "usage": b"lkc-0a1b2c",
+        "quota": b"lkc-0a1b2c",
+        "health": b"pkc-7hq2mz/2",
+        "ack": b"Q3zjA1bKTq6v0mXe2m9xZw-5",
+        "audit": b"topic/Q3zjA1bKTq6v0mXe2m9xZw",
+        "registry": b"logical-cluster/lkc-0a1b2c",
+    }
+
+    assert example.key == expected[example.kind]
+
+
+@by_kind
+def test_a_newer_major_version_is_refused(example: Event) -> None:
+    newer = changed(example, schema=f"{example.kind}/{example.major + 1}.0")
+
+    with pytest.raises(EventTooNew) as refusal:
+        type(example).from_bytes(newer)
+
+    assert refusal.value.facts["found"] == f"{example.major + 1}.0"
+
+
+def test_an_event_on_the_wrong_topic_is_refused_by_its_kind() -> None:
+    usage, quota = EXAMPLES[:2]
+
+    with pytest.raises(EventOfAnotherKind, match="found 'quota'"):
+        type(usage).from_bytes(quota.to_bytes())
+
+
+@by_kind
+def test_a_missing_field_is_named(example: Event) -> None:
+    members = json.loads(example.to_bytes())
+    dropped = list(members)[1]
+    del members[dropped]
+
+    with pytest.raises(EventUnreadable, match=f"`{dropped}` is missing"):
+        type(example).from_bytes(json.dumps(members).encode())
+
+
+def test_a_field_with_a_default_may_be_missing() -> None:
+    members = json.loads(EXAMPLES[0].to_bytes())
+    del members["levels"]
+
+    assert UsageReport.from_bytes(json.dumps(members).encode()).levels == {}
+
+
+@pytest.mark.parametrize(
+    ("example", "field", "value", "expected"),
+    [
+        (EXAMPLES[0], "sequence", "41", "an integer of 64 bits"),
+        (EXAMPLES[0], "sequence", True, "an integer of 64 bits"),
+        (EXAMPLES[0], "sequence", 1 << 63, "an integer of 64 bits"),
+        (EXAMPLES[0], "sequence", -1, "zero or more"),
+        (EXAMPLES[0], "tenant", 7, "a string"),
+        (EXAMPLES[0], "used", [], "an object"),
+        (EXAMPLES[0], "used", {"requests": -1}, "zero or more, each"),
+        (EXAMPLES[0], "used", {"requests": 0.5}, "an integer of 64 bits"),
+        (EXAMPLES[1], "quota", {"requests": "many"}, "a number"),
+        (EXAMPLES[1], "lazy", "all", "a list"),
+        (EXAMPLES[1], "valid_ms", 0, "more than zero"),
+        (EXAMPLES[1], "shares", {"b1": {"requests": -0.5}}, "zero or more, each"),
+        (EXAMPLES[2], "probe", "ping", "one of produce, consume"),
+        (EXAMPLES[2], "latency_us", -5, "zero or more"),
+        (EXAMPLES[2], "error", "TIMED_OUT", "present exactly when `latency_us` is not"),
+        (EXAMPLES[3], "acks", 0, "-1 or 1"),
+        (EXAMPLES[3], "first", 120_912, "at least 0 and at most `last`"),
+        (EXAMPLES[3], "records", 513, "1 to the span of the range"),
+        (EXAMPLES[5], "version", 0, "one or more"),
+        (EXAMPLES[5], "entity", "a/b", "a word without a slash"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named_with_what_was_expected(
+    example: Event, field: str, value: object, expected: str
+) -> None:
+    with pytest.raises(EventFieldInvalid) as refusal:
+        type(example).from_bytes(changed(example, **{field: value}))
+
+    assert (refusal.value.facts["field"], refusal.value.facts["expected"]) == (field, expected)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"[]",
+        b'{"schema": 1}',
+        b'{"schema": "usage/one"}',
+        b'{"schema": "usage/0.9"}',
+        b'{"schema": "usage/1.0", "sequence": NaN}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b" " * (EVENT_BYTES_MAX + 1),
+    ],
+    ids=["no value", "empty", "list", "number", "words", "older", "NaN", "no text", "deep", "huge"],
+)
+def test_a_value_that_is_no_event_is_refused(value: bytes | None) -> None:
+    with pytest.raises(EventUnreadable):
+        UsageReport.from_bytes(value)
+
+
+def test_an_error_repeats_only_the_beginning_of_a_huge_value() -> None:
+    with pytest.raises(EventFieldInvalid) as refusal:
+        UsageReport.from_bytes(changed(EXAMPLES[0], sequence="9" * 10_000))
+
+    assert len(str(refusal.value)) < 250
+
+
+def test_a_registry_body_keeps_what_this_version_does_not_know() -> None:
+    record = RegistryRecord.from_bytes(changed(EXAMPLES[5], body={"name": "orders", "later": {"x": [1]}}))
+
+    assert json.loads(record.to_bytes())["body"] == {"name": "orders", "later": {"x": [1]}}
+
+
+def test_a_deletion_tells_its_entity_by_the_key() -> None:
+    assert events.entity_of(events.registry_key("api-key", "A/B")) == ("api-key", "A/B")
+
+
+def test_a_key_that_names_no_entity_is_refused() -> None:
+    with pytest.raises(EventFieldInvalid, match="`key`"):
+        events.entity_of(b"orders")
+
+
+def test_shares_of_a_later_coordinator_replace_those_of_an_earlier_one() -> None:
+    old = EXAMPLES[1]
+    assert isinstance(old, QuotaShares)
+
+    new = replace(old, epoch=old.epoch + 1, sequence=0)
+
+    assert max((new, old), key=lambda shares: shares.order) is new
+
+
+def test_read_only_mappings_are_written_like_dictionaries() -> None:
+    usage = EXAMPLES[0]
+    assert isinstance(usage, UsageReport)
+
+    assert replace(usage, used=MappingProxyType(dict(usage.used))).to_bytes() == usage.to_bytes()
+
+
+def test_a_failed_probe_says_so() -> None:
+    probe = EXAMPLES[2]
+    assert isinstance(probe, HealthProbe)
+
+    assert probe.succeeded
+    assert not replace(probe, latency_us=None, error="REQUEST_TIMED_OUT").succeeded

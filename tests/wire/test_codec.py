@@ -1,0 +1,179 @@
+"""The codec: defaults, refusals, tags, and what a broken message says."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock.model.errors import Fault
+from penstock.model.errors.wire import RequestMalformed, ResponseMalformed, ValueUnfit, VersionUnknown
+from penstock.wire.codec import decode, decode_at, encode
+from penstock.wire.definitions import load
+from tests.wire.peer import messages
+from tests.wire.values import message_values
+
+ONLY_OURS = sorted(set(load().names()) - set(messages()))
+TOPIC = {"Name": "orders", "NumPartitions": 3, "ReplicationFactor": 2, "Assignments": [], "Configs": []}
+
+
+@pytest.mark.parametrize("name", [name for name in ONLY_OURS if load().message(name).valid_versions])
+def test_messages_that_the_oracle_lacks_survive_both_ways(name: str) -> None:
+    versions = load().message(name).valid_versions
+
+    @settings(max_examples=3, database=None, phases=[Phase.generate, Phase.shrink])
+    @given(st.fixed_dictionaries({version: message_values(name, version) for version in versions}))
+    def survive(values_by_version: dict[int, dict[str, Any]]) -> None:
+        for version, values in values_by_version.items():
+            assert decode(name, version, encode(name, version, values)) == values
+
+    survive()
+
+
+def test_what_is_left_out_takes_kafkas_default() -> None:
+    data = encode("FetchRequest", 17, {"Topics": [{"Partitions": [{"Partition": 4}]}]})
+
+    values = decode("FetchRequest", 17, data)
+
+    assert (values["MaxBytes"], values["SessionEpoch"], values["ClusterId"]) == (0x7FFFFFFF, -1, None)
+    assert values["ReplicaState"] == {"ReplicaId": -1, "ReplicaEpoch": -1}
+    assert values["Topics"][0]["TopicId"] == UUID(int=0)
+    assert values["Topics"][0]["Partitions"][0]["LogStartOffset"] == -1
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "values", "said"),
+    [
+        ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "Nme": 1}]}, "Topics[0].Nme is not a field here"),
+        ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "Name": None}]}, "Topics[0].Name is null"),
+        ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "Name": b"x"}]}, "is b'x', not a string"),
+        ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "NumPartitions": 2**31}]}, "not of type int32"),
+        ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "Assignments": 5}]}, "Assignments is 5, not a list"),
+        ("CreateTopicsRequest", 7, {"Topics": [7]}, "Topics[0] is 7, not a mapping"),
+        ("CreateTopicsRequest", 4, {"Topics": [{**TOPIC, "Name": "x" * 40000}]}, "longer than 32767 bytes"),
+        ("MetadataRequest", 12, {"Topics": [{"TopicId": "x"}]}, "is 'x', not a uuid.UUID"),
+        ("SaslAuthenticateRequest", 2, {"AuthBytes": "x"}, "AuthBytes is 'x', not bytes"),
+        (
+            "DescribeClusterRequest",
+            0,
+            {"EndpointType": 2},
+            "EndpointType is 2, which version 0 has no place for",
+        ),
+        ("CreateTopicsRequest", 4, {"_tags": {9: b""}}, "_tags has tags, which version 4"),
+        ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "Name": "\ud800"}]}, "cannot be encoded"),
+        ("OffsetFetchRequest", 9, {"Groups": [{"Topics": [{"Name": "a"}], "GroupId": 5}]}, "GroupId is 5"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(
+    name: str, version: int, values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueUnfit) as unfit:
+        encode(name, version, values)
+
+    assert said in unfit.value.message
+
+
+def test_a_field_the_version_lacks_is_dropped_if_that_is_harmless() -> None:
+    ignorable = encode("FetchRequest", 4, {"RackId": "a"})
+    default = encode("DescribeClusterRequest", 0, {"EndpointType": 1})
+
+    assert decode("FetchRequest", 4, ignorable)["Topics"] == []
+    assert decode("DescribeClusterRequest", 0, default) == {"IncludeClusterAuthorizedOperations": False}
+
+
+def test_tags_that_nobody_knows_are_kept_in_order_beside_known_ones() -> None:
+    partition = {"Partition": 1, "HighWatermark": 7, "_tags": {200: b"later", 9: b""}}
+    values = {
+        "ClusterId": "c",
+        "Topics": [{"Partitions": [partition], "_tags": {0: b"x"}}],
+        "_tags": {5: b"y"},
+    }
+
+    data = encode("FetchRequest", 18, values)
+    read = decode("FetchRequest", 18, data)
+
+    assert read["_tags"] == {5: b"y"}
+    assert read["ClusterId"] == "c"
+    assert read["Topics"][0]["_tags"] == {0: b"x"}
+    assert read["Topics"][0]["Partitions"][0]["_tags"] == {9: b"", 200: b"later"}
+    assert encode("FetchRequest", 18, read) == data
+
+
+@pytest.mark.parametrize("version", [-1, 3, 99])
+def test_a_version_kafka_does_not_define_is_refused(version: int) -> None:
+    with pytest.raises(VersionUnknown, match="4-18"):
+        decode("FetchRequest", version, b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "fault"),
+    [
+        ("MetadataRequest", RequestMalformed, Fault.CALLER),
+        ("MetadataResponse", ResponseMalformed, Fault.UPSTREAM),
+        ("TopicRecord", ResponseMalformed, Fault.UPSTREAM),
+    ],
+)
+def test_the_fault_lies_with_whoever_sent_the_bytes(name: str, error: type[Exception], fault: Fault) -> None:
+    with pytest.raises(error) as malformed:
+        decode(name, 0, b"\xff")
+
+    assert malformed.value.fault is fault  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "data", "said"),
+    [
+        ("MetadataRequest", 12, b"", "ends before"),
+        ("MetadataRequest", 12, b"\x00\x01\x00\x00\x00", "1 bytes follow"),
+        ("MetadataRequest", 0, b"\x7f\xff\xff\xff\x00\x00", "claims 2147483647 elements, 2 bytes are left"),
+        ("MetadataRequest", 12, b"\xff\xff\xff\xff\x07\x01", "claims 2147483646 elements"),
+        ("MetadataRequest", 12, b"\xff\xff\xff\xff\xff\x01", "a varint runs beyond 5 bytes"),
+        ("MetadataRequest", 12, b"\xff\xff\xff\xff\x7f\x01", "beyond 31 bits"),
+        ("MetadataRequest", 1, b"\xff\xff\xff\xfe", "length -2"),
+        ("MetadataRequest", 0, b"\xff\xff\xff\xff", "Topics is null, which this version does not allow"),
+        ("MetadataRequest", 0, b"\x00\x00\x00\x01\x00\x05abc", "ends before"),
+        ("MetadataRequest", 0, b"\x00\x00\x00\x01\x00\x01\xff", "not UTF-8"),
+        ("MetadataRequest", 12, b"\x01\x01\x00\x02\x05\x01x\x05\x01y", "tag 5 follows tag 5"),
+        ("MetadataRequest", 12, b"\x01\x01\x00\x01\x05\x09x", "ends before"),
+        (
+            "FetchRequest",
+            12,
+            bytes(25) + b"\x01\x01\x01\x01\x00\x03\x02ab",
+            "ClusterId is not of the 3 bytes",
+        ),
+    ],
+)
+def test_a_broken_message_says_what_is_wrong(name: str, version: int, data: bytes, said: str) -> None:
+    with pytest.raises(RequestMalformed) as malformed:
+        decode(name, version, data)
+
+    assert said in malformed.value.message
+
+
+def test_over_long_varints_are_read_as_kafka_reads_them() -> None:
+    """Gateways pad lengths that they must write before they know what follows."""
+    padded = b"\x82\x80\x00" + bytes(16) + b"\x87\x80\x00orders\x00" + b"\x00\x00\x80\x00"
+
+    assert decode("MetadataRequest", 12, padded)["Topics"][0]["Name"] == "orders"
+
+
+def test_a_message_in_the_middle_of_bytes_is_read_to_its_end() -> None:
+    data = encode("TopicRecord", 0, {"Name": "orders", "TopicId": UUID(int=7)})
+
+    values, end = decode_at("TopicRecord", 0, b"##" + data + b"##", 2)
+
+    assert (values["Name"], end) == ("orders", 2 + len(data))
+
+
+def test_record_bytes_are_a_view_into_the_input() -> None:
+    partition = {"Index": 0, "Records": b"r" * 100}
+    data = encode("ProduceRequest", 9, {"TopicData": [{"Name": "a", "PartitionData": [partition]}]})
+
+    read = decode("ProduceRequest", 9, data)["TopicData"][0]["PartitionData"][0]["Records"]
+
+    assert isinstance(read, memoryview)
+    assert read.obj is data
+    assert read == b"r" * 100

@@ -1,0 +1,171 @@
+"""Access control: who may do what to which resources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from penstock.kafka.connection import CALL_SECONDS
+from penstock.kafka.outcomes import outcome
+from penstock.kafka.refusals import check, refusal
+from penstock.kafka.routing import CONTROLLER
+from penstock.wire.codes import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.kafka.client import Client
+    from penstock.model.errors import PenstockError
+
+
+class ResourceType(IntEnum):
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class Pattern(IntEnum):
+    ANY = 1
+    MATCH = 2  # in filters: whatever pattern would cover the name
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+CLUSTER_NAME = "kafka-cluster"
+ANY_HOST = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    principal: str  # `User:name`
+    operation: Operation
+    resource_type: ResourceType
+    resource_name: str
+    pattern: Pattern = Pattern.LITERAL
+    permission: Permission = Permission.ALLOW
+    host: str = ANY_HOST
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Matches what agrees in every part that is given."""
+
+    principal: str | None = None
+    operation: Operation = Operation.ANY
+    resource_type: ResourceType = ResourceType.ANY
+    resource_name: str | None = None
+    pattern: Pattern = Pattern.ANY
+    permission: Permission = Permission.ANY
+    host: str | None = None
+
+
+async def create(
+    client: Client, acls: Sequence[Acl], *, timeout: float = CALL_SECONDS
+) -> dict[Acl, PenstockError | None]:
+    """Creating one that is there already changes nothing."""
+    creations = [
+        {
+            "ResourceType": acl.resource_type,
+            "ResourceName": acl.resource_name,
+            "ResourcePatternType": acl.pattern,
+            "Principal": acl.principal,
+            "Host": acl.host,
+            "Operation": acl.operation,
+            "PermissionType": acl.permission,
+        }
+        for acl in acls
+    ]
+    answer = await client.call("CreateAcls", {"Creations": creations}, to=CONTROLLER, timeout=timeout)
+    return {
+        acl: outcome("CreateAcls", r["ErrorCode"], r["ErrorMessage"], f"ACL of {acl.principal}", None)
+        for acl, r in zip(acls, answer["Results"], strict=True)
+    }
+
+
+async def describe(
+    client: Client, matching: AclFilter | None = None, *, timeout: float = CALL_SECONDS
+) -> list[Acl]:
+    answer = await client.call("DescribeAcls", _filter(matching or AclFilter()), timeout=timeout)
+    check("DescribeAcls", answer["ErrorCode"], answer["ErrorMessage"])
+    return [
+        Acl(
+            a["Principal"],
+            Operation(a["Operation"]),
+            ResourceType(r["ResourceType"]),
+            r["ResourceName"],
+            Pattern(r["PatternType"]),
+            Permission(a["PermissionType"]),
+            a["Host"],
+        )
+        for r in answer["Resources"]
+        for a in r["Acls"]
+    ]
+
+
+async def delete(
+    client: Client, filters: Sequence[AclFilter], *, timeout: float = CALL_SECONDS
+) -> dict[AclFilter, list[Acl] | PenstockError]:
+    """What each filter deleted."""
+    body = {"Filters": [_filter(f) for f in filters]}
+    answer = await client.call("DeleteAcls", body, to=CONTROLLER, timeout=timeout)
+    results: dict[AclFilter, list[Acl] | PenstockError] = {}
+    for asked, r in zip(filters, answer["FilterResults"], strict=True):
+        failed = next((m for m in (r, *r["MatchingAcls"]) if m["ErrorCode"] != Code.NONE), None)
+        if failed is not None:
+            results[asked] = refusal("DeleteAcls", failed["ErrorCode"], failed["ErrorMessage"])
+        else:
+            results[asked] = [_acl(m) for m in r["MatchingAcls"]]
+    return results
+
+
+def _filter(f: AclFilter) -> dict[str, Any]:
+    return {
+        "ResourceTypeFilter": f.resource_type,
+        "ResourceNameFilter": f.resource_name,
+        "PatternTypeFilter": f.pattern,
+        "PrincipalFilter": f.principal,
+        "HostFilter": f.host,
+        "Operation": f.operation,
+        "PermissionType": f.permission,
+    }
+
+
+def _acl(m: Mapping[str, Any]) -> Acl:
+    return Acl(
+        m["Principal"],
+        Operation(m["Operation"]),
+        ResourceType(m["ResourceType"]),
+        m["ResourceName"],
+        Pattern(m["PatternType"]),
+        Permission(m["PermissionType"]),
+        m["Host"],
+    )

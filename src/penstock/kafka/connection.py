@@ -1,0 +1,292 @@
+"""One connection to one broker or controller: open, log in, call, close.
+
+    async with await Connection.open("localhost", 9092, security) as broker:
+        answer = await broker.call("DescribeCluster", {})
+
+Calls are pipelined: any number of tasks may call at once, `in_flight_max` requests are on the wire,
+answers go to whoever asked. A cancelled call leaves the connection in order (its answer is dropped
+when it comes); a call that runs out of time closes it, since a broker that does not answer one
+request will answer none behind it either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from penstock.kafka.login import log_in
+from penstock.kafka.security import PLAINTEXT, Security
+from penstock.model.errors import PenstockError
+from penstock.model.errors.wire import (
+    ApiUnsupported,
+    BrokerUnreachable,
+    BrokerUntrusted,
+    CallTimedOut,
+    ConnectionLost,
+    FrameTooLarge,
+    ResponseMalformed,
+)
+from penstock.wire.codes import Code
+from penstock.wire.definitions import NONE, Versions, load
+from penstock.wire.frames import API_VERSIONS, Request, decode_response, encode_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+CLIENT_ID: Final = "penstock"
+CLIENT_SOFTWARE: Final = {"ClientSoftwareName": "penstock", "ClientSoftwareVersion": "0.1.0"}
+OPEN_SECONDS: Final = 10.0
+CALL_SECONDS: Final = 30.0
+IN_FLIGHT_MAX: Final = 64
+FRAME_BYTES_MAX: Final = 128 << 20
+CLOSE_SECONDS: Final = 2.0
+CORRELATION_ID_MAX: Final = 2**31 - 1
+
+SOFTWARE_VERSION_FIRST: Final = 3  # of ApiVersions; before, it has no fields
+
+_size = struct.Struct(">i")
+_error_code = struct.Struct(">h")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    correlation_id: int
+    answer: asyncio.Future[bytes]
+
+
+class Connection:
+    """Made by `open`; see the module for what it promises."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        address: str,
+        *,
+        client_id: str = CLIENT_ID,
+        in_flight_max: int = IN_FLIGHT_MAX,
+    ) -> None:
+        self.address = address
+        self.versions: dict[str, Versions] = {}  # by API name, as the other side offers them
+        self.api_versions: dict[str, Any] = {}  # its whole ApiVersions answer: features and all
+        self.expires_at: float | None = None  # monotonic; when the login ends (KIP-368)
+        self._reader = reader
+        self._writer = writer
+        self._client_id = client_id
+        self._waiting: deque[_Waiting] = deque()
+        self._slots = asyncio.Semaphore(in_flight_max)
+        self._correlation_id = 0
+        self._ended: Callable[[], PenstockError] | None = None  # makes the error that later calls get
+        self._receiver = asyncio.create_task(self._receive(), name=f"kafka connection to {address}")
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        security: Security = PLAINTEXT,
+        *,
+        client_id: str = CLIENT_ID,
+        timeout: float = OPEN_SECONDS,
+        in_flight_max: int = IN_FLIGHT_MAX,
+    ) -> Self:
+        """Connect, negotiate versions and log in, all within `timeout` seconds."""
+        address = f"{host}:{port}"
+        server_name = (security.server_name or host) if security.tls else None
+        connection: Self | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=security.tls, server_hostname=server_name
+                )
+                connection = cls(reader, writer, address, client_id=client_id, in_flight_max=in_flight_max)
+                await connection._negotiate()
+                if security.login is not None:
+                    lifetime_ms = await log_in(connection, security.login)
+                    if lifetime_ms > 0:
+                        connection.expires_at = time.monotonic() + lifetime_ms / 1000
+                return connection
+        except BaseException as failure:
+            if connection is not None:
+                await connection.close()
+            if isinstance(failure, TimeoutError):
+                raise BrokerUnreachable(
+                    address=address, reason=f"no answer within {timeout:g} s"
+                ) from failure
+            if isinstance(failure, ssl.SSLCertVerificationError):
+                raise BrokerUntrusted(address=address, reason=failure.verify_message) from failure
+            if isinstance(failure, OSError):
+                raise BrokerUnreachable(address=address, reason=_reason(failure)) from failure
+            raise
+
+    async def call(
+        self,
+        api: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        version: int | None = None,
+        timeout: float = CALL_SECONDS,
+    ) -> dict[str, Any]:
+        """The answer to one request, in the newest version both sides know unless one is given.
+
+        The answer to a Produce with `Acks` 0, to which brokers send none, is empty.
+        """
+        chosen = self.version_of(api) if version is None else version
+        values = body or {}
+        try:
+            async with asyncio.timeout(timeout):
+                frame = await self._exchange(api, chosen, values)
+        except TimeoutError:
+            late = CallTimedOut(api=api, address=self.address, seconds=timeout)
+            self._end(lambda: ConnectionLost(address=self.address, reason=f"{api} was not answered in time"))
+            raise late from None
+        return decode_response(api, chosen, frame).body if frame else {}
+
+    def version_of(self, api: str, newest: int | None = None) -> int:
+        """The newest version of `api` that both sides know, at most `newest`."""
+        known = load().request(api).valid_versions
+        offered = self.versions.get(api, NONE)
+        last = min(known.last, offered.last)
+        if newest is not None:
+            last = min(last, newest)
+        if last < max(known.first, offered.first):
+            raise ApiUnsupported(
+                address=self.address,
+                api=api,
+                offered=offered,
+                known=known,
+                kafka_version=load().kafka_version,
+            )
+        return last
+
+    @property
+    def closed(self) -> bool:
+        return self._ended is not None
+
+    @property
+    def idle(self) -> bool:
+        """No call waits for its answer."""
+        return not self._waiting
+
+    async def close(self) -> None:
+        """Close at once; calls that still wait get ConnectionLost."""
+        self._end(lambda: ConnectionLost(address=self.address, reason="it was closed on this side"))
+        self._receiver.cancel()
+        await asyncio.wait((self._receiver,))
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._writer.wait_closed()
+        except (OSError, TimeoutError):
+            self._writer.transport.abort()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _negotiate(self) -> None:
+        version = load().request(API_VERSIONS).valid_versions.last
+        frame = await self._exchange(API_VERSIONS, version, CLIENT_SOFTWARE)
+        code = _error_code.unpack_from(frame, _size.size)[0] if len(frame) >= _size.size + 2 else 0
+        if code == Code.UNSUPPORTED_VERSION:  # KIP-511: such an answer is always of version 0
+            offered = _offered(decode_response(API_VERSIONS, 0, frame).body)
+            version = min(version, offered.get(API_VERSIONS, Versions(0, 0)).last)
+            software = CLIENT_SOFTWARE if version >= SOFTWARE_VERSION_FIRST else {}
+            frame = await self._exchange(API_VERSIONS, version, software)
+        self.api_versions = decode_response(API_VERSIONS, version, frame).body
+        self.versions = _offered(self.api_versions)
+
+    async def _exchange(self, api: str, version: int, body: Mapping[str, Any]) -> bytes:
+        """Send one request and wait for its answer's frame; empty if none is to come."""
+        await self._slots.acquire()
+        if self._ended is not None:
+            self._slots.release()
+            raise self._ended()
+        self._correlation_id = self._correlation_id % CORRELATION_ID_MAX + 1
+        try:
+            data = encode_request(Request(api, version, self._correlation_id, self._client_id, body))
+        except PenstockError:
+            self._slots.release()
+            raise
+        if api == "Produce" and body.get("Acks") == 0:
+            self._slots.release()
+            await self._send(data)
+            return b""
+        # From here the slot is the answer's: the receiver frees it, whether the caller waits or not.
+        waiting = _Waiting(self._correlation_id, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        await self._send(data)
+        return await waiting.answer
+
+    async def _send(self, data: bytes) -> None:
+        self._writer.write(data)
+        try:
+            await self._writer.drain()
+        except OSError as failure:
+            reason = _reason(failure)
+            self._end(lambda: ConnectionLost(address=self.address, reason=reason))
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                self._answered(await self._frame())
+        except asyncio.IncompleteReadError:
+            self._end(lambda: ConnectionLost(address=self.address, reason="the other side closed it"))
+        except OSError as failure:
+            reason = _reason(failure)
+            self._end(lambda: ConnectionLost(address=self.address, reason=reason))
+        except PenstockError as failure:
+            kind, facts = type(failure), failure.facts
+            self._end(lambda: kind(**facts))
+        finally:  # whatever ends the reading ends the calls that wait for it
+            self._end(lambda: ConnectionLost(address=self.address, reason="nobody reads from it any more"))
+
+    async def _frame(self) -> bytes:
+        size: int = _size.unpack(await self._reader.readexactly(_size.size))[0]
+        if not _size.size <= size <= FRAME_BYTES_MAX:
+            raise FrameTooLarge(address=self.address, size=size, size_max=FRAME_BYTES_MAX)
+        return await self._reader.readexactly(size)
+
+    def _answered(self, frame: bytes) -> None:
+        expected = self._waiting[0].correlation_id if self._waiting else None
+        found = _size.unpack_from(frame)[0]
+        if found != expected:
+            reason = f"its correlation id is {found}, {expected} was expected"
+            raise ResponseMalformed(message="ResponseHeader", version="?", reason=reason)
+        waiting = self._waiting.popleft()
+        self._slots.release()
+        if not waiting.answer.done():  # done: its caller was cancelled
+            waiting.answer.set_result(frame)
+
+    def _end(self, error: Callable[[], PenstockError]) -> None:
+        if self._ended is not None:
+            return
+        self._ended = error
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            self._slots.release()
+            if not waiting.answer.done():
+                waiting.answer.set_exception(error())
+        self._writer.close()
+
+
+def _offered(answer: Mapping[str, Any]) -> dict[str, Versions]:
+    names = load().apis()
+    return {
+        names[api["ApiKey"]]: Versions(api["MinVersion"], api["MaxVersion"])
+        for api in answer["ApiKeys"]
+        if api["ApiKey"] in names
+    }
+
+
+def _reason(failure: OSError) -> str:
+    return failure.strerror or str(failure) or type(failure).__name__

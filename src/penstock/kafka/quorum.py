@@ -1,0 +1,190 @@
+"""The KRaft quorum, and its log of the cluster's metadata.
+
+`describe` may be asked of brokers and controllers. The log is read from the controllers' listener:
+give `read` a client made with `controllers=True`, whose user may act on the cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from penstock.kafka.connection import CALL_SECONDS
+from penstock.kafka.refusals import check, refusal
+from penstock.kafka.routing import Address, NodeWithId
+from penstock.wire.codes import STALE_METADATA, Code
+from penstock.wire.logs import METADATA, Entry, read_framed
+from penstock.wire.records import batches, records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.kafka.client import Client
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+METADATA_TOPIC_ID: Final = UUID(int=1)
+READ_BYTES_MAX: Final = 8 << 20
+SNAPSHOT_BYTES_MAX: Final = 1 << 30
+LEADER_CHANGES_MAX: Final = 5  # attempts to find the leader before giving up
+_ASK_QUORUM: Final = {"Topics": [{"TopicName": METADATA_TOPIC, "Partitions": [{"PartitionIndex": 0}]}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    id: int
+    directory_id: UUID
+    end_offset: int
+    last_fetch_ms: int  # −1: not told
+    last_caught_up_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[Replica, ...]
+    observers: tuple[Replica, ...]
+    addresses: Mapping[int, Address]  # of the voters, as they reach each other
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRecord:
+    offset: int
+    epoch: int
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A stretch of the metadata log. From a snapshot it is the whole state up to `next_offset`."""
+
+    records: tuple[MetadataRecord, ...]
+    next_offset: int
+    high_watermark: int
+    is_snapshot: bool
+
+
+async def describe(client: Client, *, timeout: float = CALL_SECONDS) -> Quorum:
+    answer = await client.call("DescribeQuorum", _ASK_QUORUM, timeout=timeout)
+    check("DescribeQuorum", answer["ErrorCode"], answer.get("ErrorMessage"))
+    p = answer["Topics"][0]["Partitions"][0]
+    check("DescribeQuorum", p["ErrorCode"], p.get("ErrorMessage"))
+    addresses = {
+        node["NodeId"]: Address(node["Listeners"][0]["Host"], node["Listeners"][0]["Port"])
+        for node in answer.get("Nodes", ())
+        if node["Listeners"]
+    }
+    return Quorum(
+        leader_id=p["LeaderId"],
+        leader_epoch=p["LeaderEpoch"],
+        high_watermark=p["HighWatermark"],
+        voters=tuple(map(_replica, p["CurrentVoters"])),
+        observers=tuple(map(_replica, p["Observers"])),
+        addresses=addresses,
+    )
+
+
+async def read(
+    client: Client, offset: int = 0, *, wait_seconds: float = 0.0, timeout: float = CALL_SECONDS
+) -> Chunk:
+    """Committed records from `offset` on; from a snapshot if the log no longer reaches back so far.
+
+    Waits up to `wait_seconds` for something new. Call again with `next_offset`.
+    """
+    quorum = await describe(client, timeout=timeout)
+    leader, epoch = quorum.leader_id, quorum.leader_epoch
+    for _ in range(LEADER_CHANGES_MAX):
+        body = _fetch(offset, epoch, int(wait_seconds * 1000))
+        answer = await client.call(
+            "Fetch", body, to=NodeWithId(leader), timeout=timeout + wait_seconds, lane="metadata log"
+        )
+        check("Fetch", answer["ErrorCode"], None, "metadata log")
+        p = answer["Responses"][0]["Partitions"][0]
+        now = p["CurrentLeader"]
+        if p["ErrorCode"] in STALE_METADATA | {Code.UNKNOWN_LEADER_EPOCH, Code.INVALID_REQUEST}:
+            if now["LeaderId"] < 0:
+                quorum = await describe(client, timeout=timeout)
+                now = {"LeaderId": quorum.leader_id, "LeaderEpoch": quorum.leader_epoch}
+            leader, epoch = now["LeaderId"], now["LeaderEpoch"]
+            continue
+        check("Fetch", p["ErrorCode"], None, "metadata log")
+        if p["SnapshotId"]["EndOffset"] >= 0:
+            return await _snapshot(client, leader, epoch, p["SnapshotId"], p["HighWatermark"], timeout)
+        found = tuple(r for r in _records(p["Records"] or b"") if offset <= r[0] < p["HighWatermark"])
+        next_offset = found[-1][0] + 1 if found else offset
+        kept = tuple(MetadataRecord(o, e, entry) for o, e, entry in found if entry is not None)
+        return Chunk(kept, next_offset, p["HighWatermark"], is_snapshot=False)
+    raise refusal("Fetch", Code.NOT_LEADER_OR_FOLLOWER, None, "metadata log")
+
+
+async def _snapshot(
+    client: Client, leader: int, epoch: int, snapshot_id: Mapping[str, Any], watermark: int, timeout: float
+) -> Chunk:
+    data = bytearray()
+    size = 1
+    while len(data) < size:
+        partition = {
+            "Partition": 0,
+            "CurrentLeaderEpoch": epoch,
+            "SnapshotId": {"EndOffset": snapshot_id["EndOffset"], "Epoch": snapshot_id["Epoch"]},
+            "Position": len(data),
+        }
+        body = {
+            "MaxBytes": READ_BYTES_MAX,
+            "Topics": [{"Name": METADATA_TOPIC, "Partitions": [partition]}],
+        }
+        answer = await client.call("FetchSnapshot", body, to=NodeWithId(leader), timeout=timeout)
+        check("FetchSnapshot", answer["ErrorCode"], None, "metadata snapshot")
+        p = answer["Topics"][0]["Partitions"][0]
+        check("FetchSnapshot", p["ErrorCode"], None, "metadata snapshot")
+        size = min(p["Size"], SNAPSHOT_BYTES_MAX)
+        if not p["UnalignedRecords"]:
+            break
+        data += p["UnalignedRecords"]
+    end = snapshot_id["EndOffset"]
+    kept = tuple(
+        MetadataRecord(end - 1, snapshot_id["Epoch"], entry)
+        for _, _, entry in _records(bytes(data))
+        if entry is not None
+    )
+    return Chunk(kept, end, watermark, is_snapshot=True)
+
+
+def _records(data: bytes | memoryview) -> Iterator[tuple[int, int, Entry | None]]:
+    """Offset, epoch and entry of every record; None for the quorum's own control records."""
+    for batch in batches(data):
+        for record in records(batch):
+            entry = None
+            if not batch.is_control and record.value is not None:
+                entry = read_framed(METADATA, record.value)
+            yield record.offset, batch.leader_epoch, entry
+
+
+def _fetch(offset: int, epoch: int, wait_ms: int) -> dict[str, Any]:
+    partition = {
+        "Partition": 0,
+        "CurrentLeaderEpoch": epoch,
+        "FetchOffset": offset,
+        # Only committed records are read, and those never diverge: the leader's own epoch holds for
+        # any offset it has. (Below 0 it would take us for a consumer and refuse.)
+        "LastFetchedEpoch": epoch if offset > 0 else 0,
+        "PartitionMaxBytes": READ_BYTES_MAX,
+    }
+    return {
+        "MaxWaitMs": wait_ms,
+        "MinBytes": 1,
+        "MaxBytes": READ_BYTES_MAX,
+        "Topics": [{"Topic": METADATA_TOPIC, "TopicId": METADATA_TOPIC_ID, "Partitions": [partition]}],
+    }
+
+
+def _replica(r: Mapping[str, Any]) -> Replica:
+    return Replica(
+        r["ReplicaId"],
+        r.get("ReplicaDirectoryId", UUID(int=0)),
+        r["LogEndOffset"],
+        r.get("LastFetchTimestamp", -1),
+        r.get("LastCaughtUpTimestamp", -1),
+    )

@@ -1,0 +1,428 @@
+"""Two clients, one cluster: kafka-python's answers and ours agree for every call that both have."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka.admin import (
+    ACL,
+    AbortTransactionSpec,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ConfigResource,
+    ConfigResourceType,
+    OffsetSpec,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from kafka.structs import OffsetAndMetadata
+
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as Theirs
+from penstock.kafka import (
+    acls,
+    brokers,
+    commits,
+    configs,
+    groups,
+    logdirs,
+    offsets,
+    quorum,
+    reassignments,
+    topics,
+    transactions,
+    users,
+)
+from penstock.kafka.acls import AclFilter
+from penstock.kafka.commits import Committed
+from penstock.kafka.offsets import At
+from penstock.kafka.outcomes import all_done
+from penstock.kafka.partitions import TopicPartition
+from penstock.kafka.security import Mechanism
+from penstock.model.errors.wire import KafkaMissing
+from tests.kafka.test_transactions import begin
+from tests.kafka.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.kafka.client import Client
+    from tests.ground.fleet import Fleet
+    from tests.kafka.conftest import MakeTopic, Produce
+
+pytestmark = pytest.mark.kafka
+
+
+class Peer:
+    """kafka-python's admin client, called from a thread."""
+
+    def __init__(self, admin: KafkaAdminClient) -> None:
+        self._admin = admin
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(*arguments: Any, **keys: Any) -> Any:
+            return await asyncio.to_thread(getattr(self._admin, name), *arguments, **keys)
+
+        return call
+
+
+@pytest.fixture
+def peer(fleet: Fleet) -> Iterator[Peer]:
+    config = fleet.client_config()
+    admin = KafkaAdminClient(
+        bootstrap_servers=config["bootstrap.servers"],
+        security_protocol=config["security.protocol"],
+        sasl_mechanism=config["sasl.mechanism"],
+        sasl_plain_username=config["sasl.username"],
+        sasl_plain_password=config["sasl.password"],
+        ssl_cafile=config.get("ssl.ca.location"),
+    )
+    yield Peer(admin)
+    admin.close()
+
+
+async def test_the_cluster_its_features_and_its_quorum(client: Client, peer: Peer) -> None:
+    theirs, ours = await peer.describe_cluster(), await brokers.describe(client)
+    assert theirs["cluster_id"] == ours.cluster_id
+    assert {b["broker_id"]: (b["host"], b["port"], b["rack"], b["is_fenced"]) for b in theirs["brokers"]} == {
+        b.id: (b.address.host, b.address.port, b.rack, b.fenced) for b in ours.brokers.values()
+    }
+
+    told = await peer.describe_features()
+    assert {name: (f["finalized"][1], *f["supported"]) for name, f in told.items()} == {
+        name: (f.level, f.level_min, f.level_max) for name, f in (await brokers.features(client)).items()
+    }
+
+    their_quorum, our_quorum = await peer.describe_metadata_quorum(), await quorum.describe(client)
+    partition = their_quorum["topics"][0]["partitions"][0]
+    assert (partition["leader_id"], partition["leader_epoch"]) == (
+        our_quorum.leader_id,
+        our_quorum.leader_epoch,
+    )
+    assert {(r["replica_id"], r["replica_directory_id"]) for r in partition["current_voters"]} == {
+        (r.id, str(r.directory_id)) for r in our_quorum.voters
+    }
+    assert {r["replica_id"] for r in partition["observers"]} == {r.id for r in our_quorum.observers}
+
+
+async def test_topics_made_by_either_are_the_same(
+    client: Client, peer: Peer, unique: Callable[[str], str]
+) -> None:
+    ours, theirs = unique("ours"), unique("theirs")
+    layout = {0: [1, 2], 1: [2, 3]}
+
+    all_done(await topics.create(client, [topics.NewTopic(ours, replicas=layout)]))
+    await peer.create_topics({theirs: {"assignments": layout}})
+    all_done(await topics.add_partitions(client, {ours: 3}, replicas={ours: [[3, 1]]}))
+    await peer.create_partitions({theirs: {"count": 3, "assignments": [[3, 1]]}})
+
+    async def settled() -> bool:
+        found = await topics.describe(client, [ours, theirs])
+        return all(
+            isinstance(t, topics.Topic)
+            and len(t.partitions) == 3
+            and all(len(p.isr) == 2 for p in t.partitions)
+            for t in found.values()
+        )
+
+    await eventually(settled)
+    by_us = all_done(await topics.describe(client, [ours, theirs]))
+    by_them = {t["name"]: t for t in await peer.describe_topics([ours, theirs])}
+    assert [p.replicas for p in by_us[ours].partitions] == [p.replicas for p in by_us[theirs].partitions]
+    for name, topic in by_us.items():
+        assert by_them[name]["topic_id"] == str(topic.id)
+        assert sorted(
+            (p["partition_index"], p["leader_id"], *p["replica_nodes"]) for p in by_them[name]["partitions"]
+        ) == [(p.index, p.leader, *p.replicas) for p in topic.partitions]
+    assert set(await peer.list_topics()) >= {ours, theirs}
+
+    all_done(await topics.delete(client, [theirs]))
+    await peer.delete_topics([ours])
+
+    async def gone() -> bool:
+        left = {*await peer.list_topics(), *await topics.describe(client)}
+        return not {ours, theirs} & left
+
+    assert await eventually(gone)
+
+
+async def test_configuration(client: Client, peer: Peer, make_topic: MakeTopic) -> None:
+    name = await make_topic()
+    topic, resource = configs.topic(name), ConfigResource(ConfigResourceType.TOPIC, name)
+    all_done(await configs.alter(client, {topic: configs.changes({"retention.ms": "60000"})}))
+    await peer.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"segment.ms": "70000"})])
+
+    async def both_hold() -> bool:
+        entries = all_done(await configs.describe(client, [topic]))[topic]
+        return (entries["retention.ms"].value, entries["segment.ms"].value) == ("60000", "70000")
+
+    await eventually(both_hold)
+    ours = all_done(await configs.describe(client, [topic, configs.broker(1)]))
+    theirs = await peer.describe_configs(
+        [resource, ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all"
+    )
+    for kind, their_entries, our_entries in (
+        ("topic", theirs["topic"][name], ours[topic]),
+        ("broker", theirs["broker"]["1"], ours[configs.broker(1)]),
+    ):
+        assert {n: (e["value"], e["read_only"], e["is_sensitive"]) for n, e in their_entries.items()} == {
+            n: (e.value, e.read_only, e.sensitive) for n, e in our_entries.items()
+        }, kind
+    listed = await peer.list_config_resources()
+    assert set(listed["topic"]) == {
+        r.name for r in await configs.list_resources(client, [configs.ResourceKind.TOPIC])
+    }
+
+
+async def test_offsets_and_deleted_records(
+    client: Client, peer: Peer, make_topic: MakeTopic, produce: Produce
+) -> None:
+    topic = await make_topic(partitions=2)
+    await produce(topic, b"a", b"b", b"c", partition=0)
+    await produce(topic, b"d", b"e", partition=1)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    assert all_done(await offsets.delete_before(client, {first: 1})) == {first: 1}
+    deleted = await peer.delete_records({Theirs(topic, 1): 1})
+
+    assert deleted[Theirs(topic, 1)]["low_watermark"] == 1
+    for their_place, our_place in (
+        (OffsetSpec.EARLIEST, At.EARLIEST),
+        (OffsetSpec.LATEST, At.LATEST),
+        (OffsetSpec.MAX_TIMESTAMP, At.MAX_TIMESTAMP),
+        (OffsetSpec.EARLIEST_LOCAL, At.EARLIEST_LOCAL),
+    ):
+        theirs = await peer.list_partition_offsets({Theirs(topic, i): their_place for i in (0, 1)})
+        ours = all_done(await offsets.find(client, {first: our_place, second: our_place}))
+        assert {(p.topic, p.partition): (o.offset, o.timestamp) for p, o in theirs.items()} == {
+            tuple(p): (o.offset, o.timestamp_ms) for p, o in ours.items()
+        }
+
+
+async def test_log_dirs(client: Client, peer: Peer, make_topic: MakeTopic, produce: Produce) -> None:
+    topic = await make_topic(replicas={0: [1, 2]})
+    await produce(topic, b"x" * 100)
+
+    async def copied() -> bool:
+        described = await logdirs.describe(client, [1, 2], partitions=[TopicPartition(topic, 0)])
+        return (
+            len({r.size_bytes for dirs in described.values() for d in dirs for r in d.replicas.values()}) == 1
+        )
+
+    await eventually(copied)
+    theirs = await peer.describe_log_dirs()
+    ours = await logdirs.describe(client)
+
+    def sizes(told: Any) -> dict[tuple[int, str], int]:
+        return {
+            (entry["broker"], d["log_dir"]): p["partition_size"]
+            for entry in told
+            for d in entry["log_dirs"]
+            for t in d["topics"]
+            if t["name"] == topic
+            for p in t["partitions"]
+        }
+
+    assert sizes(theirs) == {
+        (b, d.path): r.size_bytes
+        for b, dirs in ours.items()
+        for d in dirs
+        for p, r in d.replicas.items()
+        if p.topic == topic
+    }
+
+
+async def test_groups_and_their_commits(
+    client: Client, peer: Peer, make_topic: MakeTopic, unique: Callable[[str], str]
+) -> None:
+    topic, ours, theirs = await make_topic(partitions=2), unique("ours"), unique("theirs")
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    all_done(await commits.commit(client, ours, {first: Committed(3, 0, "a"), second: Committed(4, 0, "b")}))
+    await peer.alter_group_offsets(
+        theirs,
+        {Theirs(topic, 0): OffsetAndMetadata(3, "a", 0), Theirs(topic, 1): OffsetAndMetadata(4, "b", 0)},
+    )
+
+    by_us = await commits.committed(client, theirs)
+    by_them = (await peer.list_group_offsets({ours: None}))[ours]
+    assert by_us == await commits.committed(client, ours)
+    assert {(p.topic, p.partition): (o.offset, o.metadata, o.leader_epoch) for p, o in by_them.items()} == {
+        tuple(p): (c.offset, c.metadata, c.leader_epoch) for p, c in by_us.items()
+    }
+    listed = {g["group_id"]: g for g in await peer.list_groups()}
+    mine = await groups.list_all(client)
+    for group in (ours, theirs):
+        assert (listed[group]["group_state"], listed[group]["protocol_type"]) == (
+            mine[group].state,
+            mine[group].protocol_type,
+        )
+    their_view = (await peer.describe_groups([ours]))[ours]
+    our_view = all_done(await groups.describe(client, [theirs]))[theirs]
+    assert (their_view["group_state"], their_view["members"]) == (our_view.state, [])
+
+    await peer.delete_group_offsets(ours, [Theirs(topic, 0)])
+    all_done(await commits.forget(client, theirs, [first]))
+    assert await commits.committed(client, ours) == await commits.committed(client, theirs)
+    all_done(await groups.delete(client, [theirs]))
+    await peer.delete_groups([ours])
+    assert not {ours, theirs} & (await groups.list_all(client)).keys()
+
+
+async def test_reassignments_and_elections(client: Client, peer: Peer, make_topic: MakeTopic) -> None:
+    topic = await make_topic(replicas={0: [1, 2], 1: [1, 2]})
+
+    all_done(await reassignments.alter(client, {TopicPartition(topic, 0): [2, 1]}))
+    await peer.alter_partition_reassignments({Theirs(topic, 1): [2, 1]})
+
+    async def moved() -> bool:
+        found = all_done(await topics.describe(client, [topic]))[topic]
+        return all(p.replicas == (2, 1) for p in found.partitions)
+
+    await eventually(moved)
+    all_done(await reassignments.elect(client, [TopicPartition(topic, 0)]))
+    await peer.elect_leaders(0, {topic: [1]}, raise_errors=False)
+
+    async def led() -> bool:
+        found = all_done(await topics.describe(client, [topic]))[topic]
+        return all(p.leader == 2 for p in found.partitions)
+
+    assert await eventually(led)
+    assert await peer.list_partition_reassignments({topic: [0, 1]}) == {}
+    assert await reassignments.under_way(client, [TopicPartition(topic, 0), TopicPartition(topic, 1)]) == {}
+
+
+async def test_users(client: Client, peer: Peer, unique: Callable[[str], str]) -> None:
+    ours, theirs = unique("ours"), unique("theirs")
+
+    all_done(await users.alter(client, upsert=[users.Credential(ours, "secret", iterations=4096)]))
+    await peer.alter_user_scram_credentials(
+        [UserScramCredentialUpsertion(theirs, ScramMechanism.SCRAM_SHA_512, "secret", iterations=4096)]
+    )
+
+    async def known() -> bool:
+        return {ours, theirs} <= (await users.describe(client)).keys()
+
+    await eventually(known)
+    by_us = await users.describe(client)
+    by_them = await peer.describe_user_scram_credentials()
+    assert by_us[ours] == by_us[theirs] == {Mechanism.SCRAM_SHA_512: 4096}
+    assert {user: [c["iterations"] for c in told["credential_infos"]] for user, told in by_them.items()} == {
+        user: list(told.values()) for user, told in by_us.items()
+    }
+
+    all_done(await users.alter(client, delete=[(theirs, Mechanism.SCRAM_SHA_512)]))
+    await peer.alter_user_scram_credentials([UserScramCredentialDeletion(ours, ScramMechanism.SCRAM_SHA_512)])
+
+    async def gone() -> bool:
+        return not {ours, theirs} & (await users.describe(client)).keys()
+
+    assert await eventually(gone)
+
+
+async def test_access_control(client: Client, peer: Peer, unique: Callable[[str], str]) -> None:
+    principal, name = f"User:{unique('ada')}", unique("orders")
+    ours = acls.Acl(principal, acls.Operation.READ, acls.ResourceType.TOPIC, name, acls.Pattern.PREFIXED)
+    pattern = ResourcePattern(ResourceType.TOPIC, name, ACLResourcePatternType.PREFIXED)
+    theirs = ACL(principal, "*", ACLOperation.WRITE, ACLPermissionType.ALLOW, pattern)
+    anything = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+    mine = ACLFilter(principal, None, ACLOperation.ANY, ACLPermissionType.ANY, anything)
+
+    all_done(await acls.create(client, [ours]))
+    await peer.create_acls([theirs])
+
+    async def known() -> bool:
+        return len(await acls.describe(client, AclFilter(principal))) == 2
+
+    await eventually(known)
+    by_us = await acls.describe(client, AclFilter(principal))
+    by_them, _ = await peer.describe_acls(mine)
+    assert {
+        (a.principal, a.host, a.operation.value, a.permission_type.value, a.resource_pattern.resource_name)
+        for a in by_them
+    } == {(a.principal, a.host, a.operation.value, a.permission.value, a.resource_name) for a in by_us}
+    await peer.delete_acls([mine])
+
+    async def gone() -> bool:
+        return not await acls.describe(client, AclFilter(principal))
+
+    assert await eventually(gone)
+
+
+async def test_transactions_and_producers(
+    fleet: Fleet, client: Client, peer: Peer, make_topic: MakeTopic, unique: Callable[[str], str]
+) -> None:
+    topic, name = await make_topic(), unique("till")
+    producer = await asyncio.to_thread(begin, fleet, name, topic)
+    partition = TopicPartition(topic, 0)
+
+    theirs = (await peer.describe_transactions([name]))[name]
+    ours = all_done(await transactions.describe(client, [name]))[name]
+    listed = {t.transactional_id: t for found in (await peer.list_transactions()).values() for t in found}
+    mine = await transactions.list_all(client)
+    (their_writer,) = (await peer.describe_producers([Theirs(topic, 0)]))[Theirs(topic, 0)].active_producers
+    (our_writer,) = all_done(await transactions.producers(client, [partition]))[partition]
+    await asyncio.to_thread(producer.abort_transaction, 30)
+
+    assert (theirs.producer_id, theirs.producer_epoch) == (ours.producer_id, ours.producer_epoch)
+    assert (theirs.transaction_timeout_ms, theirs.transaction_start_time_ms) == (
+        ours.timeout_ms,
+        ours.started_ms,
+    )
+    assert {(p.topic, p.partition) for p in theirs.topic_partitions} == {tuple(p) for p in ours.partitions}
+    assert listed[name].producer_id == mine[name].producer_id
+    assert (their_writer.producer_id, their_writer.producer_epoch, their_writer.last_sequence) == (
+        our_writer.id,
+        our_writer.epoch,
+        our_writer.last_sequence,
+    )
+    assert their_writer.current_transaction_start_offset == our_writer.open_since_offset
+
+
+async def test_what_is_refused_and_what_would_be_done(
+    client: Client, peer: Peer, make_topic: MakeTopic
+) -> None:
+    topic = await make_topic(replicas={0: [1]})
+    level = (await brokers.features(client))["metadata.version"].level
+
+    moved = await logdirs.move(client, 1, {TopicPartition(topic, 0): "/nowhere"})
+    their_move = await peer.alter_replica_log_dirs({(topic, 0, 1): "/nowhere"})
+    await brokers.update_features(client, {"metadata.version": level}, validate_only=True)
+    their_update = await peer.update_features({"metadata.version": level}, validate_only=True)
+    spoken = await peer.api_versions()
+
+    (outcome,), (their_outcome,) = moved.values(), their_move.values()
+    assert isinstance(outcome, KafkaMissing)
+    assert outcome.facts["error_code"] == their_outcome.errno
+    assert their_update == {"metadata.version": "OK"}
+    ours = {api: (v.first, v.last) for api, v in (await client.connection()).versions.items()}
+    assert {key.name: tuple(versions) for key, versions in spoken.items() if key.name in ours} == {
+        api: versions for api, versions in ours.items() if api in {key.name for key in spoken}
+    }
+
+
+async def test_a_transaction_ended_from_outside(
+    fleet: Fleet, client: Client, peer: Peer, make_topic: MakeTopic, unique: Callable[[str], str]
+) -> None:
+    ours, theirs = TopicPartition(await make_topic(), 0), TopicPartition(await make_topic(), 0)
+    writers = {}
+    for partition in (ours, theirs):
+        await asyncio.to_thread(begin, fleet, unique("till"), partition.topic)
+        (writers[partition],) = all_done(await transactions.producers(client, [partition]))[partition]
+
+    await transactions.abort(client, ours, writers[ours])
+    writer = writers[theirs]
+    await peer.abort_transaction(
+        AbortTransactionSpec(Theirs(*theirs), writer.id, writer.epoch, max(writer.coordinator_epoch, 0))
+    )
+
+    ended = all_done(await transactions.producers(client, [ours, theirs]))
+    assert [[w.open_since_offset for w in found] for found in ended.values()] == [[None], [None]]

@@ -1,0 +1,137 @@
+"""Reading the metadata log from controllers that trim it, move it, or have nothing new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from penstock.kafka import quorum
+from penstock.kafka.client import Client
+from penstock.model.errors.wire import KafkaBusy
+from penstock.wire.logs import Entry, write_framed
+from penstock.wire.records import CONTROL, Record, write
+from tests.kafka.broker import FakeBroker, fake_broker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.wire.frames import Request
+
+EPOCH = 4
+
+
+def batch(first: int, *names: str) -> bytes:
+    entries = [Entry("TopicRecord", 0, {"Name": name, "TopicId": UUID(int=7)}) for name in names]
+    rows = [Record(first + i, 1, None, write_framed(entry)) for i, entry in enumerate(entries)]
+    return write(rows, leader_epoch=EPOCH)
+
+
+class FakeController:
+    """Holds a log from `start` on, and a snapshot of what came before."""
+
+    def __init__(self, node: FakeBroker) -> None:
+        self.node = node
+        self.start, self.watermark = 10, 14
+        self.log = (
+            batch(10, "c", "d")
+            + write([Record(12, 1, b"\0\0\0\x02", b"")], flags=CONTROL)
+            + batch(13, "e", "f")
+        )
+        self.snapshot = batch(0, "a") + batch(1, "b")
+        self.leaders = [1]  # told one after the other; the last one stays
+        node.answers["DescribeCluster"] = lambda request: {
+            "ClusterId": "c",
+            "ControllerId": 1,
+            "Brokers": [{"BrokerId": 1, "Host": node.host, "Port": node.port}],
+        }
+        node.answers["DescribeQuorum"] = lambda request: self.quorum()
+        node.answers["Fetch"] = self.fetched
+        node.answers["FetchSnapshot"] = self.part
+
+    def quorum(self) -> dict[str, Any]:
+        partition = {"LeaderId": 1, "LeaderEpoch": EPOCH, "HighWatermark": self.watermark}
+        return {"Topics": [{"TopicName": quorum.METADATA_TOPIC, "Partitions": [partition]}]}
+
+    def fetched(self, request: Request) -> dict[str, Any]:
+        (asked,) = request.body["Topics"][0]["Partitions"]
+        told: dict[str, Any] = {
+            "HighWatermark": self.watermark,
+            "CurrentLeader": {"LeaderId": 1, "LeaderEpoch": EPOCH},
+        }
+        if self.leaders and self.leaders.pop(0) != 1:
+            told["ErrorCode"] = 6
+            told["CurrentLeader"] = {"LeaderId": -1, "LeaderEpoch": -1}
+        elif asked["FetchOffset"] < self.start:
+            told["SnapshotId"] = {"EndOffset": self.start, "Epoch": EPOCH}
+        elif asked["FetchOffset"] < self.watermark:
+            told["Records"] = self.log
+        return {"Responses": [{"TopicId": UUID(int=1), "Partitions": [told]}]}
+
+    def part(self, request: Request) -> dict[str, Any]:
+        """Half of the snapshot at a time, cut anywhere."""
+        (asked,) = request.body["Topics"][0]["Partitions"]
+        half = self.snapshot[asked["Position"] :][: len(self.snapshot) // 2 + 1]
+        told = {"Size": len(self.snapshot), "Position": asked["Position"], "UnalignedRecords": half}
+        return {"Topics": [{"Name": quorum.METADATA_TOPIC, "Partitions": [told]}]}
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[FakeController]:
+    async with fake_broker() as node:
+        yield FakeController(node)
+
+
+@pytest.fixture
+async def client(controller: FakeController) -> AsyncIterator[Client]:
+    async with Client(controller.node.address, controllers=True) as one:
+        yield one
+
+
+def names(chunk: quorum.Chunk) -> list[str]:
+    return [record.entry.values["Name"] for record in chunk.records]
+
+
+async def test_a_trimmed_log_begins_with_its_snapshot(client: Client) -> None:
+    first = await quorum.read(client, 0)
+    second = await quorum.read(client, first.next_offset)
+
+    assert (names(first), first.is_snapshot, first.next_offset) == (["a", "b"], True, 10)
+    assert {record.offset for record in first.records} == {9}
+    assert (names(second), second.is_snapshot, second.next_offset) == (["c", "d", "e"], False, 14)
+
+
+async def test_what_is_not_committed_is_not_told(controller: FakeController, client: Client) -> None:
+    controller.watermark = 11
+
+    chunk = await quorum.read(client, 10)
+
+    assert (names(chunk), chunk.next_offset) == (["c"], 11)
+
+
+async def test_records_before_the_offset_asked_for_are_left_out(client: Client) -> None:
+    chunk = await quorum.read(client, 11)
+
+    assert [record.offset for record in chunk.records] == [11, 13]
+
+
+async def test_nothing_new_is_an_empty_chunk(client: Client) -> None:
+    chunk = await quorum.read(client, 14)
+
+    assert (chunk.records, chunk.next_offset) == ((), 14)
+
+
+async def test_a_leader_that_moved_is_found_again(controller: FakeController, client: Client) -> None:
+    controller.leaders = [2, 2, 1]
+
+    chunk = await quorum.read(client, 10)
+
+    assert names(chunk) == ["c", "d", "e"]
+
+
+async def test_a_quorum_without_a_leader_is_busy(controller: FakeController, client: Client) -> None:
+    controller.leaders = [2] * 99
+
+    with pytest.raises(KafkaBusy, match="metadata log"):
+        await quorum.read(client, 10)

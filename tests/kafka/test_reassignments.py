@@ -1,0 +1,88 @@
+"""Moving replicas and electing leaders on a real cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.kafka import reassignments, topics
+from penstock.kafka.outcomes import all_done
+from penstock.kafka.partitions import TopicPartition
+from penstock.kafka.reassignments import Election
+from penstock.model.errors.wire import KafkaMissing, KafkaRefused
+from tests.kafka.waiting import eventually
+
+if TYPE_CHECKING:
+    from penstock.kafka.client import Client
+    from tests.kafka.conftest import MakeTopic, Produce
+
+pytestmark = pytest.mark.kafka
+
+
+async def placed(client: Client, partition: TopicPartition, replicas: tuple[int, ...]) -> topics.Partition:
+    async def there() -> topics.Partition | None:
+        topic = all_done(await topics.describe(client, [partition.topic]))[partition.topic]
+        found = topic.partitions[partition.partition]
+        return found if found.replicas == replicas and set(found.isr) == set(replicas) else None
+
+    return await eventually(there)
+
+
+async def test_a_partition_moves_and_its_preferred_replica_is_elected(
+    client: Client, make_topic: MakeTopic, produce: Produce
+) -> None:
+    partition = TopicPartition(await make_topic(replicas={0: [1, 2]}), 0)
+    await produce(partition.topic, b"a")
+
+    moved = await reassignments.alter(client, {partition: [2, 1]})
+    await placed(client, partition, (2, 1))
+    first = await reassignments.elect(client, [partition])
+    second = await reassignments.elect(client, [partition])
+
+    assert moved == {partition: None}
+    assert await reassignments.under_way(client, [partition]) == {}
+    assert (first, second) in (
+        ({partition: True}, {partition: False}),
+        ({partition: False}, {partition: False}),  # the move itself may have made it leader
+    )
+    assert (
+        all_done(await topics.describe(client, [partition.topic]))[partition.topic].partitions[0].leader == 2
+    )
+
+
+async def test_a_move_under_way_is_listed_and_can_be_called_off(
+    client: Client, make_topic: MakeTopic, fleet_with_a_paused_broker: int
+) -> None:
+    paused = fleet_with_a_paused_broker
+    home = 1 if paused != 1 else 2
+    partition = TopicPartition(await make_topic(replicas={0: [home]}), 0)
+
+    all_done(await reassignments.alter(client, {partition: [paused]}))
+    listed = await reassignments.under_way(client)
+    cancelled = await reassignments.alter(client, {partition: None})
+
+    assert listed[partition] == reassignments.Reassignment((paused, home), (paused,), (home,))
+    assert cancelled == {partition: None}
+    assert partition not in await reassignments.under_way(client)
+    again = await reassignments.alter(client, {partition: None})
+    assert isinstance(again[partition], KafkaMissing)  # none is under way any more
+
+
+async def test_a_move_to_an_unknown_broker_is_refused(client: Client, make_topic: MakeTopic) -> None:
+    partition = TopicPartition(await make_topic(), 0)
+
+    outcome = (await reassignments.alter(client, {partition: [99]}))[partition]
+
+    assert isinstance(outcome, KafkaRefused)
+    assert outcome.facts["error"] == "INVALID_REPLICA_ASSIGNMENT"
+
+
+async def test_an_unclean_election_is_not_needed_where_a_leader_lives(
+    client: Client, make_topic: MakeTopic
+) -> None:
+    partition = TopicPartition(await make_topic(), 0)
+
+    elected = await reassignments.elect(client, [partition], election=Election.UNCLEAN)
+
+    assert elected == {partition: False}

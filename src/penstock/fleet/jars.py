@@ -1,0 +1,158 @@
+"""Kafka's jars: resolved once with Maven from the pinned POM, checked before every use.
+
+They live in a cache shared by all homes of this user, in a directory named for the checksums of
+its content, so that a new pin never mixes with an old one and set-up needs no network twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.fleet.layout import make_directory
+from penstock.model.errors.fleet import JarDamaged, JarsUnresolved, MavenMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+KAFKA_VERSION = "4.3.1"
+AGENT_PREFIX = "jmx_prometheus_javaagent"
+MAVEN_SECONDS_MAX = 600
+
+POM_FILE = Path(__file__).with_name("pom.xml")
+CHECKSUM_FILE = Path(__file__).with_name("jars.sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A set of jars other than Kafka's own: what to resolve, and what must come out."""
+
+    name: str
+    version: str
+    pom: Path
+    lock: Path
+
+
+@dataclass(frozen=True)
+class Jars:
+    """A directory with exactly the jars of the lock, all of them verified."""
+
+    directory: Path
+
+    @cached_property
+    def agent(self) -> Path:
+        return next(self.directory.glob(f"{AGENT_PREFIX}*.jar"))
+
+    @cached_property
+    def classpath(self) -> str:
+        # Spelled out and sorted: the class-data archive is valid for this very string only.
+        listed = sorted(p for p in self.directory.glob("*.jar") if not p.name.startswith(AGENT_PREFIX))
+        return os.pathsep.join(str(path) for path in listed)
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """PENSTOCK_CACHE, or the platform's usual place for what can be fetched again."""
+    if chosen := environment.get("PENSTOCK_CACHE"):
+        return Path(chosen).absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "penstock"
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+
+
+def jar_checksums(text: str | None = None) -> dict[str, str]:
+    """File name → SHA-256, from the committed lock."""
+    lines = (text or CHECKSUM_FILE.read_text()).splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines if line)}
+
+
+def jars_directory(cache: Path, pin: Pin | None = None) -> Path:
+    pin = pin or Pin("kafka", KAFKA_VERSION, POM_FILE, CHECKSUM_FILE)
+    digest = hashlib.sha256(pin.lock.read_bytes()).hexdigest()
+    return cache / f"{pin.name}-{pin.version}-{digest[:8]}" / "jars"
+
+
+def load_jars(cache: Path, pin: Pin | None = None) -> Jars:
+    """The jars, fetched if they are not here yet, checked in any case."""
+    directory = jars_directory(cache, pin)
+    if not directory.exists():
+        fetch_jars(cache, pin=pin)
+    verify(directory, _expected(pin))
+    return Jars(directory)
+
+
+def _expected(pin: Pin | None) -> Mapping[str, str]:
+    return jar_checksums() if pin is None else jar_checksums(pin.lock.read_text())
+
+
+def verify(directory: Path, checksums: Mapping[str, str]) -> None:
+    present = {path.name for path in directory.glob("*.jar")}
+    for name, digest in checksums.items():
+        if name not in present:
+            raise JarDamaged(jar=name, state="missing", directory=directory)
+        if _digest(directory / name) != digest:
+            raise JarDamaged(jar=name, state="damaged", directory=directory)
+    for name in sorted(present - checksums.keys()):
+        raise JarDamaged(jar=name, state="unexpected", directory=directory)
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:  # a directory of that name, or a broken link
+        return None
+
+
+def fetch_jars(cache: Path, *, force: bool = False, pin: Pin | None = None) -> Path:
+    """Resolve with Maven into the cache; nothing appears there before all of it is right."""
+    directory = jars_directory(cache, pin)
+    make_directory(directory.parent)
+    with _only_one(directory.parent / "fetch.lock"):
+        if directory.exists() and not force:
+            return directory
+        with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+            fresh = resolve_jars(Path(scratch), pin)
+            verify(fresh, _expected(pin))
+            if directory.exists():
+                shutil.rmtree(directory)
+            fresh.rename(directory)
+    return directory
+
+
+def resolve_jars(scratch: Path, pin: Pin | None = None) -> Path:
+    """What Maven makes of the POM, not checked yet, in a directory below `scratch`."""
+    target = scratch / "jars"
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MavenMissing
+    shutil.copy(POM_FILE if pin is None else pin.pom, scratch / "pom.xml")
+    command = [maven, "-q", "-B", "-f", str(scratch / "pom.xml"), "dependency:copy-dependencies"]
+    command.append(f"-DoutputDirectory={target}")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=MAVEN_SECONDS_MAX, check=False, cwd=scratch
+        )
+    except subprocess.TimeoutExpired as error:
+        raise JarsUnresolved(reason=f"no answer within {MAVEN_SECONDS_MAX} s") from error
+    except OSError as error:
+        raise JarsUnresolved(reason=f"{maven}: {error.strerror}") from error
+    if done.returncode != 0:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        raise JarsUnresolved(reason=said[0].removeprefix("[ERROR] ") if said else f"exit {done.returncode}")
+    return target
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

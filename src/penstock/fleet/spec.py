@@ -1,0 +1,152 @@
+"""What a fleet is made of, as values.
+
+A fleet file says it briefly (`brokers: 3`), `parse.py` expands that into nodes with every port,
+zone and heap named, and everything after works on these values. A port of 0 means: choose a free
+one at the first start and keep it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from penstock.model.ids import Zone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+BROKER_ID_FIRST = 1
+CONTROLLER_ID_FIRST = 1001
+ZONES_DEFAULT = (Zone("a"), Zone("b"), Zone("c"))
+PORT_FIRST_DEFAULT = 19090
+HEAP_MB_DEFAULT = 384
+HEAP_MB_MIN = 160
+NODES_MAX = 200  # one cluster on one machine; more is a typing error
+
+
+class Role(StrEnum):
+    CONTROLLER = "controller"
+    BROKER = "broker"
+    COMBINED = "combined"
+
+
+class Listener(StrEnum):
+    """Who talks to a node where. `metrics` is plain HTTP, the others speak Kafka."""
+
+    INTERNAL = "internal"  # brokers among themselves, and the platform's own calls
+    GATEWAY = "gateway"  # gateways, logged in as their tenants' users
+    CONTROLLER = "controller"  # the KRaft quorum
+    METRICS = "metrics"
+
+
+class Jit(StrEnum):
+    """`quick` starts fast and stays small; `full` lets the JVM reach its peak speed."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+LISTENERS_OF: Mapping[Role, tuple[Listener, ...]] = MappingProxyType(
+    {
+        Role.CONTROLLER: (Listener.CONTROLLER, Listener.METRICS),
+        Role.BROKER: (Listener.INTERNAL, Listener.GATEWAY, Listener.METRICS),
+        Role.COMBINED: (Listener.INTERNAL, Listener.GATEWAY, Listener.CONTROLLER, Listener.METRICS),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    id: int
+    role: Role
+    zone: Zone
+    host: str
+    ports: Mapping[Listener, int]
+    advertised: Mapping[Listener, int] = field(default_factory=dict)  # where it differs from `ports`
+    heap_mb: int = HEAP_MB_DEFAULT
+
+    @property
+    def name(self) -> str:
+        """`b1` for a broker (or a combined node), `c1001` for a controller."""
+        return f"{'c' if self.role is Role.CONTROLLER else 'b'}{self.id}"
+
+    @property
+    def is_broker(self) -> bool:
+        return self.role is not Role.CONTROLLER
+
+    @property
+    def is_controller(self) -> bool:
+        return self.role is not Role.BROKER
+
+    def address(self, listener: Listener) -> str:
+        """Where others reach it."""
+        port = self.advertised.get(listener, self.ports[listener])
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+    @property
+    def probe_listener(self) -> Listener:
+        """The listener on which the platform asks this node how it is."""
+        return Listener.CONTROLLER if self.role is Role.CONTROLLER else Listener.INTERNAL
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    name: str
+    nodes: tuple[NodeSpec, ...]
+    tls: bool
+    jit: Jit = Jit.QUICK
+    config: Mapping[str, str] = field(default_factory=dict)  # extra Kafka properties, all nodes
+
+    @property
+    def brokers(self) -> tuple[NodeSpec, ...]:
+        return tuple(node for node in self.nodes if node.is_broker)
+
+    @property
+    def controllers(self) -> tuple[NodeSpec, ...]:
+        return tuple(node for node in self.nodes if node.is_controller)
+
+    @property
+    def zones(self) -> tuple[Zone, ...]:
+        return tuple(sorted({node.zone for node in self.brokers}))
+
+    def bootstrap(self, listener: Listener = Listener.INTERNAL) -> str:
+        nodes = self.controllers if listener is Listener.CONTROLLER else self.brokers
+        return ",".join(node.address(listener) for node in nodes)
+
+    @property
+    def shape(self) -> str:
+        """In words, for people: `1 controller + 3 brokers in zones a, b, c`."""
+        zones = f"zone{'s' if len(self.zones) > 1 else ''} {', '.join(self.zones)}"
+        if any(node.role is Role.COMBINED for node in self.nodes):
+            return f"{_counted(len(self.nodes), 'combined node')} in {zones}"
+        controllers, brokers = len(self.controllers), len(self.brokers)
+        return f"{_counted(controllers, 'controller')} + {_counted(brokers, 'broker')} in {zones}"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSpec:
+    clusters: tuple[ClusterSpec, ...]
+
+    def __iter__(self) -> Iterator[ClusterSpec]:
+        return iter(self.clusters)
+
+    @property
+    def home(self) -> ClusterSpec:
+        """The cluster that holds the registry: the first one."""
+        return self.clusters[0]
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,280 @@
+"""One node's process: started once, found again, never doubled, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.fleet import node as module
+from penstock.fleet.identity import identify
+from penstock.model.errors.fleet import DataInUse, DataOfAnotherCluster, DirectoryNotWritable, FormatFailed
+from tests.ground.fleet import wait_for
+from tests.ground.java import fake_fleet
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from penstock.fleet.node import Node
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A broker with storage, not started."""
+    fleet = fake_fleet(tmp_path)
+    await fleet.prepare()
+    yield fleet.node("b1")
+    for one in fleet.nodes:
+        if (identity := one.running()) is not None:
+            identity.signal(signal.SIGKILL)
+            wait_for(lambda one=one: one.running() is None, what="its end")  # type: ignore[misc]
+
+
+def another_view(node: Node, tmp_path: Path) -> Node:
+    """The same node as another process would open it."""
+    return fake_fleet(tmp_path).node(node.name)
+
+
+def said(node: Node) -> str:
+    return node.layout.console.read_text()
+
+
+async def test_a_node_runs_until_it_is_stopped(node: Node) -> None:
+    await node.start()
+    assert node.running() is not None
+    wait_for(lambda: said(node) == "up\n", what="its word")
+
+    assert await node.stop()
+
+    assert node.running() is None
+    assert node.last_exit() == 143
+
+
+async def test_the_record_names_the_process_from_outside(node: Node, tmp_path: Path) -> None:
+    await node.start()
+
+    wait_for(lambda: another_view(node, tmp_path).running() == node.running(), what="the record")
+
+
+async def test_a_node_that_runs_is_not_started_twice(node: Node, tmp_path: Path) -> None:
+    await node.start()
+    first = node.running()
+
+    await node.start()
+    await another_view(node, tmp_path).start()
+
+    assert node.running() == first
+    wait_for(lambda: said(node) == "up\n", what="one word")
+
+
+async def test_two_that_start_it_at_once_start_one(node: Node, tmp_path: Path) -> None:
+    other = another_view(node, tmp_path)
+
+    await asyncio.gather(node.start(), other.start())
+
+    wait_for(lambda: node.running() == other.running() is not None, what="both to see one")
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+async def test_a_record_of_a_process_that_is_someone_elses_is_ignored(
+    node: Node, stranger: subprocess.Popen[bytes]
+) -> None:
+    node.layout.record.write_text(json.dumps({"pid": stranger.pid, "started": "another boot:1"}))
+
+    assert node.running() is None
+    assert await node.stop()
+    await node.start()
+
+    identity = node.running()
+    assert identity is not None
+    assert identity.pid != stranger.pid
+    assert stranger.poll() is None, "the stranger was ended"
+
+
+async def test_data_in_use_by_an_unknown_process_is_left_to_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOCK_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(module.Node._take, "__kwdefaults__", {"patience": 0.1})
+    mine = identify(os.getpid())
+    assert mine is not None
+    node.layout.record.write_text(json.dumps({"pid": mine.pid, "started": "another boot:1"}))
+    with node.layout.lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        with pytest.raises(DataInUse) as caught:
+            await node.start()
+
+    assert f"names process {mine.pid}, which is another one now" in caught.value.message
+    assert f"lsof {node.layout.lock}" in caught.value.advice
+    assert node.running() is None
+
+
+async def test_the_lock_outlives_whoever_started_the_node(node: Node) -> None:
+    await node.start()
+
+    with node.layout.lock.open("w") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+async def test_a_killed_node_can_be_started_at_once(node: Node) -> None:
+    await node.start()
+    first = node.running()
+    assert first is not None
+    first.signal(signal.SIGKILL)
+
+    wait_for(lambda: node.running() is None, what="its end")
+    await node.start()
+
+    assert node.running() not in (None, first)
+
+
+async def test_a_node_that_does_not_heed_is_killed_and_that_is_said(node: Node) -> None:
+    node.environment = {"FAKE_JAVA_NODE": "deaf"}
+    await node.start()
+    wait_for(lambda: node.layout.console.exists() and said(node) == "up\n", what="its word")
+
+    assert not await node.stop(deadline=0.2)
+
+    assert node.running() is None
+    assert node.last_exit() == -signal.SIGKILL
+
+
+async def test_a_stopped_process_is_woken_to_be_ended(node: Node) -> None:
+    await node.start()
+    wait_for(lambda: node.layout.console.exists() and said(node) == "up\n", what="its word")
+    identity = node.running()
+    assert identity is not None
+    identity.signal(signal.SIGSTOP)
+
+    assert await node.stop()
+
+
+async def test_the_last_words_are_of_this_run(node: Node) -> None:
+    node.layout.log.write_text("2030 ERROR of long ago\n")
+    node.environment = {"FAKE_JAVA_NODE": "dies"}
+    await node.start()
+    wait_for(lambda: node.last_exit() is not None, what="its end")
+    assert node.last_words() == "Error: Could not find or load main class kafka.Kafka"
+
+    node.environment = {}
+    await node.start()
+    wait_for(lambda: said(node) == "up\n", what="its word")
+
+    assert node.last_words() == ""
+    assert "Error:" in node.layout.console_before.read_text()
+
+
+async def test_last_words_come_from_the_log_when_the_jvm_said_nothing(node: Node) -> None:
+    node.layout.log.write_text("old\n")
+    await node.start()
+    with node.layout.log.open("a") as log:
+        log.write("2030 INFO fine\n2030 ERROR while writing (x)\njava.io.IOException: no room\n\tat y\n")
+        log.write("2030 FATAL gone\n")
+
+    assert node.last_words() == "2030 ERROR while writing (x): java.io.IOException: no room"
+
+
+async def test_properties_are_for_this_user_only_and_follow_the_spec(node: Node) -> None:
+    node.layout.properties.write_text("listeners=somewhere.else\n")
+
+    node.configure()
+
+    assert stat.S_IMODE(node.layout.properties.stat().st_mode) == 0o600
+    assert f"listeners=INTERNAL://127.0.0.1:{node.spec.ports['internal']}" in (  # type: ignore[index]
+        node.layout.properties.read_text()
+    )
+
+
+async def test_a_node_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    fleet = fake_fleet(tmp_path)
+    root = fleet.node("b1").layout.root
+    root.parent.mkdir(parents=True, exist_ok=True)
+    root.write_text("a file where a directory is needed")
+
+    with pytest.raises(DirectoryNotWritable, match="b1 is not writable"):
+        await fleet.prepare()
+
+
+async def test_storage_is_formatted_once(node: Node) -> None:
+    await node.format()
+
+    assert (node.layout.data / "formatted").read_text() == "once\n"
+
+
+async def test_two_that_format_at_once_format_once(tmp_path: Path) -> None:
+    views = [fake_fleet(tmp_path) for _ in range(2)]
+
+    await asyncio.gather(*(fleet.prepare() for fleet in views))
+
+    for node in views[0].nodes:
+        assert (node.layout.data / "formatted").read_text() == "once\n"
+
+
+@pytest.mark.parametrize("line", ["cluster.id=AAAAAAAAAAAAAAAAAAAAAA", "node.id=9", ""])
+async def test_data_of_another_cluster_or_node_is_refused_and_left_alone(
+    node: Node, tmp_path: Path, line: str
+) -> None:
+    key = line.partition("=")[0]
+    kept = [old for old in node.layout.meta.read_text().splitlines() if not key or not old.startswith(key)]
+    node.layout.meta.write_text("\n".join([*kept, line] if line else []))
+    before = node.layout.meta.read_text()
+
+    with pytest.raises(DataOfAnotherCluster) as caught:
+        await fake_fleet(tmp_path).prepare()
+
+    assert str(node.layout.data) in caught.value.message
+    assert node.cluster.kafka_id in caught.value.message
+    assert "nothing was changed" in caught.value.advice
+    assert node.layout.meta.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"), [("fails", "Error while formatting: no such luck"), ("nothing", "exit 0")]
+)
+async def test_a_format_that_fails_says_why_and_leaves_no_password_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, reason: str
+) -> None:
+    monkeypatch.setenv("FAKE_JAVA_FORMAT", how)
+    fleet = fake_fleet(tmp_path)
+
+    with pytest.raises(FormatFailed) as caught:
+        await fleet.prepare()
+
+    assert caught.value.message.endswith(f": formatting its storage failed: {reason}")
+    left = [p for n in fleet.nodes for p in n.layout.root.rglob("*") if p.name == "arguments"]
+    assert left == []
+
+
+async def test_no_password_stands_on_a_command_line(node: Node) -> None:
+    credentials = node.access.credentials
+
+    words = " ".join(node._command())
+
+    assert credentials.node not in words
+    assert credentials.platform not in words
+
+
+async def test_what_a_killed_formatter_left_is_swept_away_with_its_passwords(node: Node) -> None:
+    left = node.layout.root / "format-x"
+    left.mkdir()
+    (left / "arguments").touch()
+
+    await node.start()
+
+    assert not left.exists()

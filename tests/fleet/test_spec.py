@@ -1,0 +1,83 @@
+"""What a fleet is made of: names, addresses, shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.fleet.parse import parse_fleet
+from penstock.fleet.spec import ClusterSpec, Listener, NodeSpec, Role, is_loopback
+from penstock.model.ids import Zone
+
+
+def node(host: str = "127.0.0.1", **more: object) -> NodeSpec:
+    ports = {Listener.INTERNAL: 9001, Listener.GATEWAY: 9002, Listener.METRICS: 9003}
+    return NodeSpec(1, Role.BROKER, Zone("a"), host, ports, **more)  # type: ignore[arg-type]
+
+
+def cluster(**keys: object) -> ClusterSpec:
+    return parse_fleet({"clusters": [keys]}).home
+
+
+def test_a_broker_is_called_b_and_a_controller_c() -> None:
+    assert [n.name for n in cluster(brokers=2).nodes] == ["c1001", "b1", "b2"]
+
+
+def test_others_reach_a_node_at_its_advertised_port() -> None:
+    spec = node(advertised={Listener.GATEWAY: 443})
+
+    assert spec.address(Listener.GATEWAY) == "127.0.0.1:443"
+    assert spec.address(Listener.INTERNAL) == "127.0.0.1:9001"
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    assert node("::1").address(Listener.INTERNAL) == "[::1]:9001"
+
+
+def test_a_broker_is_asked_on_its_internal_listener_and_a_controller_on_its_own() -> None:
+    controller, broker = cluster(brokers=1).nodes
+
+    assert controller.probe_listener is Listener.CONTROLLER
+    assert broker.probe_listener is Listener.INTERNAL
+
+
+def test_a_combined_node_is_a_broker_and_a_controller() -> None:
+    spec = cluster(combined=True, brokers=1, zones=["a"])
+
+    assert spec.brokers == spec.controllers == spec.nodes
+
+
+def test_bootstrap_names_every_broker_and_for_the_quorum_every_controller() -> None:
+    spec = cluster(port=9000, brokers=2, controllers=1)
+
+    assert spec.bootstrap() == "127.0.0.1:9100,127.0.0.1:9101"
+    assert spec.bootstrap(Listener.CONTROLLER) == "127.0.0.1:9000"
+
+
+@pytest.mark.parametrize(
+    ("keys", "shape"),
+    [
+        ({}, "1 controller + 3 brokers in zones a, b, c"),
+        ({"brokers": 1, "zones": ["x"], "controllers": 3}, "3 controllers + 1 broker in zone x"),
+        ({"combined": True, "brokers": 1, "zones": ["a"]}, "1 combined node in zone a"),
+        ({"combined": True, "brokers": 2, "zones": ["a", "b"]}, "2 combined nodes in zones a, b"),
+    ],
+)
+def test_a_shape_is_said_in_words(keys: dict[str, object], shape: str) -> None:
+    assert cluster(**keys).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("kafka-1", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_loopback_is_told_from_the_network(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback

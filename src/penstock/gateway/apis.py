@@ -1,0 +1,254 @@
+"""What the gateway does with each API in each version: the table, as data.
+
+The hand-written part says which APIs are served and how; the rest follows from the plans: an API
+whose messages carry no name passes, one that has names is rewritten. An API that is not named here
+is refused: a new one in a new Kafka stays shut until somebody has looked at it.
+
+`docs/gateway-apis.md` is made from this by `python -m tools.gateway_apis`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from penstock.wire.definitions import Versions, load
+from penstock.wire.plans import Direction, plan
+from penstock.wire.rules import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.wire.definitions import Definitions
+
+
+class Treatment(StrEnum):
+    SPLICED = "spliced"  # names are changed in passing
+    REBUILT = "rebuilt"  # parsed, judged, and built anew
+    HERE = "answered here"
+    REFUSED = "refused"
+
+
+class Verdict(StrEnum):
+    PASSED = "passed"
+    REWRITTEN = "rewritten"
+    ANSWERED = "answered here"
+    REFUSED = "refused"
+
+
+# Kinds of names that are changed towards the broker, and towards the client.
+OUTWARD_KINDS: Final = frozenset(
+    (
+        Kind.TOPIC,
+        Kind.TOPIC_ID,
+        Kind.GROUP,
+        Kind.TRANSACTIONAL_ID,
+        Kind.COORDINATOR_KEY,
+        Kind.CONFIG_RESOURCE,
+        Kind.CONFIG_NAME,
+        Kind.SUBSCRIPTION,
+        Kind.ASSIGNMENT,
+        Kind.SESSION,
+        Kind.SESSION_EPOCH,
+        Kind.REPLICA_ID,
+        Kind.TOPIC_REGEX,
+        Kind.TRANSACTIONAL_ID_REGEX,
+    )
+)
+INWARD_KINDS: Final = frozenset(
+    (
+        Kind.TOPIC,
+        Kind.TOPIC_ID,
+        Kind.GROUP,
+        Kind.TRANSACTIONAL_ID,
+        Kind.COORDINATOR_KEY,
+        Kind.CONFIG_RESOURCE,
+        Kind.SUBSCRIPTION,
+        Kind.ASSIGNMENT,
+        Kind.SESSION,
+        Kind.ENDPOINT,
+        Kind.CLUSTER_ID,
+        Kind.TEXT,
+        Kind.CLIENT_HOST,
+        Kind.TOPIC_REGEX,
+    )
+)
+# A coordinator gives a group the topics it has subscribed to, by id, whether this gateway has heard of
+# them or not: a member that got another id in the place of one would wait for that topic for ever.
+UNMASKED: Final = frozenset(("ConsumerGroupHeartbeat", "ShareGroupHeartbeat"))
+# A tenant that lives on some of the brokers is shown those: then ids of brokers matter as well.
+RESTRICTED_KINDS: Final = frozenset((Kind.BROKER_ID,))
+
+_SPLICED: Final = (
+    "Produce",
+    "Fetch",
+    "ListOffsets",
+    "OffsetCommit",
+    "OffsetFetch",
+    "FindCoordinator",
+    "JoinGroup",
+    "Heartbeat",
+    "LeaveGroup",
+    "SyncGroup",
+    "DescribeGroups",
+    "ListGroups",
+    "DeleteTopics",
+    "DeleteRecords",
+    "InitProducerId",
+    "OffsetForLeaderEpoch",
+    "AddPartitionsToTxn",
+    "AddOffsetsToTxn",
+    "EndTxn",
+    "TxnOffsetCommit",
+    "DescribeConfigs",
+    "AlterConfigs",
+    "IncrementalAlterConfigs",
+    "DeleteGroups",
+    "OffsetDelete",
+    "DescribeCluster",
+    "DescribeTopicPartitions",
+    # KIP-848
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupDescribe",
+    # KIP-932
+    "ShareGroupHeartbeat",
+    "ShareGroupDescribe",
+    "ShareFetch",
+    "ShareAcknowledge",
+    "DescribeShareGroupOffsets",
+    "AlterShareGroupOffsets",
+    "DeleteShareGroupOffsets",
+    # KIP-664
+    "ListTransactions",
+    "DescribeTransactions",
+    "DescribeProducers",
+)
+_REBUILT: Final = ("Metadata", "CreateTopics", "CreatePartitions")
+_HERE: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate")
+
+# Versions that are not served although the definitions have them.
+_NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
+    "SaslHandshake": (Versions(1, 1), "before version 1 the login travels outside of Kafka's frames"),
+    "AddPartitionsToTxn": (Versions(0, 3), "from version 4 on it is a call between brokers"),
+}
+
+_LATER: Final = "not served yet"
+_BROKERS: Final = "a call between brokers and controllers"
+_OPERATOR: Final = "for operators of the physical cluster"
+_REASONS: Final[Mapping[str, str]] = {
+    "WriteTxnMarkers": _BROKERS,
+    "DescribeAcls": _LATER,
+    "CreateAcls": _LATER,
+    "DeleteAcls": _LATER,
+    "AlterReplicaLogDirs": _OPERATOR,
+    "DescribeLogDirs": _LATER,
+    "CreateDelegationToken": "API keys take the place of delegation tokens",
+    "RenewDelegationToken": "API keys take the place of delegation tokens",
+    "ExpireDelegationToken": "API keys take the place of delegation tokens",
+    "DescribeDelegationToken": "API keys take the place of delegation tokens",
+    "ElectLeaders": _OPERATOR,
+    "AlterPartitionReassignments": "the platform places partitions",
+    "ListPartitionReassignments": "the platform places partitions",
+    "DescribeClientQuotas": _LATER,
+    "AlterClientQuotas": "the platform sets quotas",
+    "DescribeUserScramCredentials": "API keys take the place of SCRAM users",
+    "AlterUserScramCredentials": "API keys take the place of SCRAM users",
+    "DescribeQuorum": "shows the controllers' addresses",
+    "UpdateFeatures": _OPERATOR,
+    "UnregisterBroker": _OPERATOR,
+    "GetTelemetrySubscriptions": _LATER,
+    "PushTelemetry": _LATER,
+    "ListConfigResources": _LATER,
+    "StreamsGroupHeartbeat": "the broker would create its internal topics past placement",
+    "StreamsGroupDescribe": "streams groups are refused",
+    "AddRaftVoter": _OPERATOR,
+    "RemoveRaftVoter": _OPERATOR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    key: int
+    api: str
+    version: int
+    direction: Direction
+    verdict: Verdict
+    why: str  # the kinds of name that are rewritten, or the reason of a refusal
+
+
+def treatment(api: str, version: int) -> Treatment:
+    narrowed = _NARROWED.get(api)
+    if narrowed is not None and version not in narrowed[0]:
+        return Treatment.REFUSED
+    if api in _SPLICED:
+        return Treatment.SPLICED
+    if api in _REBUILT:
+        return Treatment.REBUILT
+    return Treatment.HERE if api in _HERE else Treatment.REFUSED
+
+
+def reason(api: str, version: int) -> str:
+    """Why a version of an API is refused."""
+    narrowed = _NARROWED.get(api)
+    if narrowed is not None and version not in narrowed[0]:
+        return narrowed[1]
+    return _REASONS.get(api, _BROKERS)
+
+
+@cache
+def served_versions(api: str) -> Versions | None:
+    """The versions of an API that tenants may use; None if there are none."""
+    known = load().request(api).valid_versions
+    served = [version for version in known if treatment(api, version) is not Treatment.REFUSED]
+    return Versions(served[0], served[-1]) if served else None
+
+
+def changed(api: str, direction: Direction) -> frozenset[Kind]:
+    """The kinds of name that change in this API's messages, where they have them."""
+    kinds = OUTWARD_KINDS if direction is Direction.REQUEST else INWARD_KINDS
+    return kinds - {Kind.TOPIC_ID} if api in UNMASKED else kinds
+
+
+def verdict(api_key: int, api: str, version: int, direction: Direction) -> tuple[Verdict, str]:
+    match treatment(api, version):
+        case Treatment.REFUSED:
+            return Verdict.REFUSED, reason(api, version)
+        case Treatment.HERE:
+            return Verdict.ANSWERED, ""
+        case Treatment.REBUILT | Treatment.SPLICED:
+            kinds = plan(api_key, version, direction).kinds & changed(api, direction)
+            if not kinds:
+                return Verdict.PASSED, ""
+            return Verdict.REWRITTEN, ", ".join(sorted(kinds)).replace("_", " ")
+
+
+def table(definitions: Definitions) -> Iterator[Row]:
+    """Every API that a broker serves to clients, version by version, requests first."""
+    for key, api in definitions.apis().items():
+        if "broker" not in definitions.request(api).listeners:
+            continue
+        for direction in Direction:
+            for version in definitions.message(api + direction.capitalize()).valid_versions:
+                yield Row(key, api, version, direction, *verdict(key, api, version, direction))
+
+
+# What a producer of version 0 to 2 cannot do is refused when it tries: but librdkafka takes their
+# absence from the list for the absence of compression (KAFKA-18659), so brokers list them, too.
+PRODUCE_FIRST_REPORTED: Final = 0
+
+
+def offered(brokers: Mapping[str, Versions]) -> dict[str, Versions]:
+    """What ApiVersions answers: what the broker and this table both know."""
+    found = {}
+    for api, theirs in brokers.items():
+        ours = served_versions(api)
+        if ours is None:
+            continue
+        first, last = max(ours.first, theirs.first), min(ours.last, theirs.last)
+        if api == "Produce":
+            first = min(first, max(PRODUCE_FIRST_REPORTED, theirs.first))
+        if first <= last:
+            found[api] = Versions(first, last)
+    return found

@@ -1,0 +1,90 @@
+"""The gateway's figures for Prometheus, read when somebody asks: the data path does not know of them.
+
+Labels are bounded: a tenant beyond the first `TENANTS_SHOWN_MAX` is counted under `other`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from penstock.model.keys import METRIC_PREFIX, TENANT
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client import Metric
+
+    from penstock.gateway.metering import Usage
+    from penstock.gateway.server import Gateway
+
+TENANTS_SHOWN_MAX: Final = 2_000
+OTHERS: Final = "other"
+_AREA: Final = METRIC_PREFIX + "gateway_"
+
+_BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
+    ("received_bytes", "Bytes from clients, frames whole.", lambda usage: usage.bytes_in),
+    ("sent_bytes", "Bytes towards clients, as brokers sent them.", lambda usage: usage.bytes_out),
+    ("requests", "Requests, refused ones too.", lambda usage: usage.requests),
+    ("logins", "Right logins, admitted or not.", lambda usage: usage.attempts),
+    (
+        "service_seconds",
+        "Time brokers took, without long polls and acks=all waits.",
+        lambda usage: usage.service_seconds,
+    ),
+)
+
+
+class Figures:
+    """A collector over a living gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        gateway = self.gateway
+        usages = list(gateway.usage.items())
+        for name, text, value in _BY_TENANT:
+            sums: defaultdict[str, float] = defaultdict(float)
+            for place, (tenant, usage) in enumerate(usages):
+                sums[tenant if place < TENANTS_SHOWN_MAX else OTHERS] += value(usage)
+            family = CounterMetricFamily(_AREA + name, text, labels=[TENANT])
+            for tenant_label, total in sums.items():
+                family.add_metric([tenant_label], total)
+            yield family
+        connections = GaugeMetricFamily(_AREA + "connections", "Open connections.", labels=["state"])
+        states = Counter(session.life.state for session in list(gateway.sessions.values()))
+        for state, count in states.items():
+            connections.add_metric([state], count)
+        yield connections
+        denials = CounterMetricFamily(
+            _AREA + "denials", "Connections and requests refused.", labels=["reason"]
+        )
+        for reason, count in gateway.denials.items():
+            denials.add_metric([reason], count)
+        yield denials
+        yield GaugeMetricFamily(_AREA + "tenants", "Tenants configured.", value=len(gateway.config.tenants))
+        yield CounterMetricFamily(
+            _AREA + "ack_ranges_dropped", "Evidence not kept for want of room.", value=gateway.acks.dropped
+        )
+
+
+class MetricsServer:
+    """Plain HTTP on a port of its own; the thread that serves it is joined by `close`."""
+
+    def __init__(self, gateway: Gateway, host: str, port: int) -> None:
+        registry = CollectorRegistry()
+        registry.register(Figures(gateway))
+        served: tuple[WSGIServer, threading.Thread] = start_http_server(port, host, registry=registry)
+        self._server, self._thread = served
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,50 @@
+"""Which topic ids are a tenant's: learned from answers, asked about by every request that uses ids.
+
+Ids are random but no secret, and nothing in an id says whose it is. An id this gateway has not seen
+in an answer to the tenant is *masked*: it goes to the broker as another id that belongs to nothing,
+so that a foreign id and an invented one get the very same answer, UNKNOWN_TOPIC_ID, and comes back
+unmasked. An id that is the tenant's all the same (learned through another gateway, or before a
+restart) is masked once, too: the error is one that clients repeat, and meanwhile the id is looked up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Final
+
+TOPICS_REMEMBERED_MAX: Final = 100_000  # of one tenant
+MISSES_MAX: Final = 100  # ids looked up at once; more are met again when the client tries again
+
+ID_BYTES: Final = 16
+
+
+class TopicIds:
+    """One tenant's topics, by id and by name as the broker knows them."""
+
+    __slots__ = ("_mask", "by_id", "by_name")
+
+    def __init__(self, mask: bytes | None = None) -> None:
+        self._mask = int.from_bytes(mask or os.urandom(ID_BYTES))
+        self.by_id: OrderedDict[bytes, bytes] = OrderedDict()
+        self.by_name: dict[bytes, bytes] = {}
+
+    def learn(self, name: bytes, topic_id: bytes) -> None:
+        before = self.by_name.get(name)
+        if before == topic_id:
+            return
+        # A name made again has another id; the old one stays known, as it is still the tenant's.
+        self.by_name[name] = topic_id
+        self.by_id[topic_id] = name
+        if len(self.by_id) > TOPICS_REMEMBERED_MAX:
+            _, oldest = self.by_id.popitem(last=False)
+            self.by_name.pop(oldest, None)
+
+    def forget(self, name: bytes) -> None:
+        topic_id = self.by_name.pop(name, None)
+        if topic_id is not None:
+            self.by_id.pop(topic_id, None)
+
+    def masked(self, topic_id: bytes) -> bytes:
+        """An id in the place of one that is not known; masking it again gives the first one back."""
+        return (int.from_bytes(topic_id) ^ self._mask).to_bytes(ID_BYTES)

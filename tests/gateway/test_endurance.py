@@ -1,0 +1,267 @@
+"""Bytes that are no Kafka, clients that dawdle, keys that are revoked: the process stays steady."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.gateway.admission import Denial
+from penstock.gateway.config import GatewayConfig, NetworkRules, Tenant, TenantLimits
+from penstock.gateway.settings import Bounds
+from penstock.kafka.connection import Connection
+from penstock.kafka.security import Login, Mechanism, Security
+from penstock.model.errors import PenstockError
+from penstock.model.errors.wire import LoginRefused
+from penstock.wire.frames import Request, encode_request
+from tests.ground.fleet import wait_for
+from tests.ground.gateway import Access, RunningGateway, new_access, raw_login
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.kafka
+
+API_VERSIONS = encode_request(Request("ApiVersions", 0, 7, "x", {}))
+
+GARBAGE = {
+    "nothing but zeros": bytes(64),
+    "a negative length": struct.pack(">i", -1) + bytes(32),
+    "the greatest length": struct.pack(">i", 2**31 - 1) + bytes(32),
+    "a TLS hello": bytes.fromhex("160301020001000 1fc0303".replace(" ", "")) + bytes(64),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "noise": os.urandom(512),
+    "produce before a login": encode_request(Request("Metadata", 9, 1, "x", {"Topics": None})),
+    "a login without a handshake": encode_request(
+        Request("SaslAuthenticate", 2, 1, "x", {"AuthBytes": b"\0a\0b"})
+    ),
+    "an API nobody knows": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "a count that lies": struct.pack(">ihhih", 16, 17, 1, 1, -1) + b"\x7f\xff" + b"PLAI",
+}
+
+
+def place(access: Access) -> tuple[str, int]:
+    host, port = access.bootstrap.split(",")[0].split(":")
+    return host, int(port)
+
+
+async def serves(access: Access) -> bool:
+    async with await Connection.open(*place(access), access.security()) as connection:
+        answer = await connection.call("DescribeCluster", {})
+        return bool(answer["ClusterId"] == access.tenant.id)
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+async def test_garbage_closes_its_connection_and_nothing_else(ada: Access, what: str) -> None:
+    reader, writer = await asyncio.open_connection(*place(ada))
+
+    writer.write(GARBAGE[what])
+    writer.write_eof()
+    answered = await reader.read()
+
+    assert b"lkc-" not in answered
+    writer.close()
+    assert await serves(ada)
+
+
+async def test_garbage_after_the_login_closes_its_connection_alone(ada: Access, bob: Access) -> None:
+    bystander = await Connection.open(*place(bob), bob.security())
+    attacker = await Connection.open(*place(ada), ada.security())
+
+    # A Produce request whose arrays claim two thousand million elements.
+    body = b"\xff\xff" + struct.pack(">hi", -1, 1000) + struct.pack(">i", 2**31 - 1) + bytes(100)
+    frame = struct.pack(">hhih", 0, 3, 99, -1) + body
+    attacker._writer.write(struct.pack(">i", len(frame)) + frame)
+    with pytest.raises(PenstockError):
+        await attacker.call("DescribeCluster", {})
+
+    assert (await bystander.call("DescribeCluster", {}))["ClusterId"] == bob.tenant.id
+    await bystander.close()
+    await attacker.close()
+
+
+def test_a_client_that_dawdles_over_its_login_is_cut_off(make_gateway: Callable[..., RunningGateway]) -> None:
+    running = make_gateway(new_access(), bounds=Bounds(handshake_seconds=1.0))
+
+    async def dawdle() -> bytes:
+        reader, writer = await asyncio.open_connection(*place(running.accesses[0]))
+        writer.write(API_VERSIONS[:6])
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+    answered = asyncio.run(dawdle())
+
+    assert answered == b""
+    assert running.gateway.denials[Denial.HANDSHAKE_SLOW] == 1
+    assert asyncio.run(serves(running.accesses[0]))
+
+
+def test_wrong_secrets_are_refused_and_too_many_of_them_unheard(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    running = make_gateway(new_access(), bounds=Bounds(failed_logins_per_address=3))
+    access = running.accesses[0]
+
+    async def try_all() -> list[str]:
+        said = []
+        for key, secret in ((access.key, "wrong"), ("NOSUCHKEY0000000", access.secret), (access.key, "")):
+            try:
+                await Connection.open(*place(access), Security(Login(key, secret, Mechanism.PLAIN)))
+            except LoginRefused as refused:
+                said.append(str(refused.facts["reason"]))
+        return said
+
+    said = asyncio.run(try_all())
+
+    assert len(said) == 3
+    assert len(set(said)) == 1
+    with pytest.raises(PenstockError):
+        asyncio.run(serves(access))
+    assert running.gateway.denials[Denial.FAILED_LOGINS] >= 1
+
+
+def with_tenants(running: RunningGateway, *tenants: Tenant) -> GatewayConfig:
+    return replace(running.gateway.config, tenants=tenants)
+
+
+def test_a_revoked_key_loses_its_connections_and_others_keep_theirs(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    running = make_gateway(new_access(), new_access())
+    ada, bob = running.accesses
+
+    async def scenario() -> None:
+        mine = await Connection.open(*place(ada), ada.security())
+        theirs = await Connection.open(*place(bob), bob.security())
+        revoked = replace(ada.tenant, keys=())
+        await asyncio.to_thread(
+            running.do, lambda: running.gateway.take_over(with_tenants(running, revoked, bob.tenant))
+        )
+        with pytest.raises(PenstockError):
+            await mine.call("DescribeCluster", {})
+        assert (await theirs.call("DescribeCluster", {}))["ClusterId"] == bob.tenant.id
+        with pytest.raises(LoginRefused):
+            await Connection.open(*place(ada), ada.security())
+        await theirs.close()
+        await mine.close()
+
+    asyncio.run(scenario())
+
+    assert running.gateway.denials[Denial.KEY_REVOKED] == 1
+
+
+def test_a_tenant_beyond_its_connections_or_outside_its_networks_is_refused(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    import ipaddress
+
+    elsewhere = NetworkRules(allowed=(ipaddress.ip_network("10.0.0.0/8"),))
+    running = make_gateway(new_access(limits=TenantLimits(connections_max=1)), new_access(network=elsewhere))
+    small, remote = running.accesses
+
+    async def scenario() -> None:
+        async with await Connection.open(*place(small), small.security()):
+            with pytest.raises(LoginRefused):
+                await Connection.open(*place(small), small.security())
+        with pytest.raises(LoginRefused):
+            await Connection.open(*place(remote), remote.security())
+
+    asyncio.run(scenario())
+
+    assert running.gateway.denials[Denial.TENANT_FULL] == 1
+    assert running.gateway.denials[Denial.NETWORK_RULE] == 1
+    wait_for(lambda: not running.gateway.sessions, what="the sessions to end")
+    assert running.gateway.doorkeeper.open == running.gateway.doorkeeper.half_open == 0
+
+
+async def led_by_the_first_broker(connection: Connection, topic: str) -> None:
+    """Make a topic that the first broker leads, and wait until it does."""
+    placed = [{"PartitionIndex": 0, "BrokerIds": [1, 2, 3]}]
+    asked = {"Name": topic, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
+    body = {"Topics": [asked | {"Assignments": placed}], "TimeoutMs": 10_000}
+    made = await connection.call("CreateTopics", body)
+    assert made["Topics"][0]["ErrorCode"] == 0
+    leader = -1
+    while leader != 1:
+        answer = await connection.call("Metadata", {"Topics": [{"Name": topic}]}, version=9)
+        leader = next((p["LeaderId"] for p in answer["Topics"][0]["Partitions"]), -1)
+
+
+def test_draining_answers_what_is_in_flight_and_takes_nothing_new(
+    make_gateway: Callable[..., RunningGateway], unique: Callable[[str], str]
+) -> None:
+    running = make_gateway(new_access())
+    access = running.accesses[0]
+    topic = unique("quiet")
+
+    async def scenario() -> dict[str, object]:
+        connection = await Connection.open(*place(access), access.security())
+        await led_by_the_first_broker(connection, topic)
+        place_of_it = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1000}
+        poll = {"MaxWaitMs": 1500, "MinBytes": 1, "MaxBytes": 1000}
+        poll["Topics"] = [{"Topic": topic, "Partitions": [place_of_it]}]
+        asked = asyncio.create_task(connection.call("Fetch", poll, version=12))
+        while not any(s.waiting for s in running.gateway.sessions.values()):
+            await asyncio.sleep(0.01)
+            if asked.done():  # a leader that has just become one may say no at once
+                asked = asyncio.create_task(connection.call("Fetch", poll, version=12))
+        draining = asyncio.run_coroutine_threadsafe(running.gateway.drain(), running.loop)
+        answer = await asked
+        await asyncio.to_thread(draining.result, 20)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*place(access))
+        await connection.close()
+        return answer
+
+    answer = asyncio.run(scenario())
+
+    assert answer["ErrorCode"] == 0
+    assert answer["Responses"]
+    assert not running.gateway.sessions
+
+
+def test_a_reader_that_does_not_read_costs_bounded_memory(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    running = make_gateway(new_access(), bounds=Bounds(write_buffer_bytes_max=64 * 1024))
+    access = running.accesses[0]
+    asking = encode_request(Request("DescribeCluster", 0, 5, "x" * 2000, {}))
+
+    async def scenario() -> tuple[int, int]:
+        _, writer = await raw_login(access)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # from here on nobody reads
+        sent = 0
+        try:
+            async with asyncio.timeout(2):
+                while sent < 64 << 20:
+                    writer.write(asking)
+                    await writer.drain()
+                    sent += len(asking)
+        except TimeoutError:
+            pass
+        held = await asyncio.to_thread(running.do, lambda: _held(running))
+        writer.transport.abort()
+        return sent, held
+
+    sent, held = asyncio.run(scenario())
+
+    assert sent < 64 << 20  # the client was made to wait
+    assert held < 4 << 20
+
+
+def _held(running: RunningGateway) -> int:
+    """Bytes that the gateway holds for its sessions."""
+    total = 0
+    for session in running.gateway.sessions.values():
+        total += session.requests.held_bytes + session.responses.held_bytes
+        for transport in (session.transport, session.upstream and session.upstream.transport):
+            total += transport.get_write_buffer_size() if transport else 0
+    return total

@@ -1,0 +1,169 @@
+"""The newer kinds of groups, and what is told of transactions: as in a cluster of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from penstock.kafka.connection import Connection
+from penstock.wire.codes import Code
+from tests.gateway.test_java import java
+from tests.gateway.test_librdkafka import SECONDS, admin, create, produce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.ground.gateway import Access
+
+pytestmark = pytest.mark.kafka
+PROGRAM = Path(__file__).parent / "NewGroups.java"
+
+
+@pytest.mark.peers
+def test_java_consumers_by_pattern_and_in_share_groups_stay_in_their_own_cluster(
+    ada: Access, bob: Access, unique: Callable[[str], str]
+) -> None:
+    topic, group = unique("orders"), unique("readers")
+
+    printed = java(str(PROGRAM), ada.bootstrap, topic, group, ada.key, ada.secret, bob.key, bob.secret)
+
+    # name | values | type and topics | values shared | share group | listed, listed | foreign names
+    lines = [line.split("|") for line in printed.splitlines() if "|" in line]
+    for line, name in zip(lines, ("t0", "t1"), strict=True):
+        values = ",".join(f"{name}-{n}" for n in range(10))
+        assert line == [
+            name,
+            values,
+            f"Consumer [{topic}]",
+            values,
+            f"{group}-shared",
+            "true",
+            "true",
+            "false",
+        ]
+
+
+def test_librdkafka_consumes_by_kip_848_by_name_and_by_pattern(
+    ada: Access, bob: Access, unique: Callable[[str], str]
+) -> None:
+    topic = unique("orders")
+    for access, name in ((ada, "ada"), (bob, "bob")):
+        create(access, topic, partitions=2)
+        produce(access, topic, [f"{name}-{n}" for n in range(10)])
+
+    for access, name in ((ada, "ada"), (bob, "bob")):
+        for number, wanted in enumerate((topic, f"^{topic[:-3]}.*")):
+            config = access.client_config(group_id=unique(f"g{number}"), group_protocol="consumer")
+            consumer = Consumer(config | {"auto.offset.reset": "earliest"})
+            consumer.subscribe([wanted])
+            values = set()
+            while len(values) < 10:
+                message = consumer.poll(SECONDS)
+                assert message is not None
+                assert message.error() is None, message.error()
+                values.add(message.value().decode())
+            consumer.close()
+
+            assert values == {f"{name}-{n}" for n in range(10)}
+
+
+async def test_a_pattern_that_reaches_past_the_prefix_is_refused_in_kafkas_own_words(
+    bob: Access, unique: Callable[[str], str]
+) -> None:
+    host, port = bob.bootstrap.split(",")[0].split(":")
+    async with await Connection.open(host, int(port), bob.security()) as connection:
+        body = {
+            "GroupId": unique("g"),
+            "MemberId": "AAAAAAAAAAAAAAAAAAAAAA",
+            "MemberEpoch": 0,
+            "RebalanceTimeoutMs": 10_000,
+            "SubscribedTopicNames": [],
+            "SubscribedTopicRegex": "a)|(.*",
+            "TopicPartitions": [],
+        }
+
+        answer = await connection.call("ConsumerGroupHeartbeat", body, version=1)
+
+    assert answer["ErrorCode"] == Code.INVALID_REGULAR_EXPRESSION
+
+
+def test_transactions_are_listed_and_described_to_their_own_tenant(
+    ada: Access, bob: Access, unique: Callable[[str], str]
+) -> None:
+    topic, writer = unique("orders"), unique("writer")
+    create(ada, topic, partitions=1)
+    producer = Producer(ada.client_config(transactional_id=writer))
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    assert producer.flush(SECONDS) == 0
+
+    listed = {access.key: transactions(access) for access in (ada, bob)}
+    producers = {access.key: active_producers(access, topic) for access in (ada, bob)}
+    producer.abort_transaction(SECONDS)
+
+    assert (writer, "Ongoing", [topic]) in listed[ada.key]
+    assert all(writer not in row[0] for row in listed[bob.key])
+    assert len(set(producers[ada.key])) == 1  # every replica knows it
+    assert producers[bob.key] == []
+
+
+def transactions(access: Access) -> list[tuple[str, str, list[str]]]:
+    """Every transaction that any of the brokers tells of: id, state, topics."""
+
+    async def ask() -> list[tuple[str, str, list[str]]]:
+        found = []
+        for place in access.bootstrap.split(","):
+            host, port = place.split(":")
+            async with await Connection.open(host, int(port), access.security()) as connection:
+                body = {"StateFilters": [], "ProducerIdFilters": [], "TransactionalIdPattern": ".*"}
+                listed = await connection.call("ListTransactions", body, version=2)
+                ids = [row["TransactionalId"] for row in listed["TransactionStates"]]
+                described = await connection.call(
+                    "DescribeTransactions", {"TransactionalIds": ids}, version=0
+                )
+                for row in described["TransactionStates"]:
+                    topics = [topic["Topic"] for topic in row["Topics"]]
+                    found.append((row["TransactionalId"], row["TransactionState"], topics))
+        return found
+
+    return asyncio.run(ask())
+
+
+def active_producers(access: Access, topic: str) -> list[int]:
+    async def ask() -> list[int]:
+        found = []
+        for place in access.bootstrap.split(","):
+            host, port = place.split(":")
+            async with await Connection.open(host, int(port), access.security()) as connection:
+                body = {"Topics": [{"Name": topic, "PartitionIndexes": [0]}]}
+                answer = await connection.call("DescribeProducers", body, version=0)
+                for row in answer["Topics"][0]["Partitions"]:
+                    if row["ErrorCode"] == Code.NONE:
+                        found += [one["ProducerId"] for one in row["ActiveProducers"]]
+        return found
+
+    return asyncio.run(ask())
+
+
+def test_an_admin_client_describes_a_group_of_the_new_kind(
+    ada: Access, bob: Access, unique: Callable[[str], str]
+) -> None:
+    topic, group = unique("orders"), unique("readers")
+    create(ada, topic, partitions=1)
+    consumer = Consumer(ada.client_config(group_id=group, group_protocol="consumer"))
+    consumer.subscribe([topic])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+
+    mine, theirs = admin(ada), admin(bob)
+    described = mine.describe_consumer_groups([group])[group].result(SECONDS)
+    others = theirs.list_consumer_groups().result(SECONDS)
+    consumer.close()
+
+    assert [p.topic for member in described.members for p in member.assignment.topic_partitions] == [topic]
+    assert group not in {listing.group_id for listing in others.valid}

@@ -1,0 +1,225 @@
+"""Produce by heart gives what walking gives, byte for byte and count for count; else it is walked."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.gateway.settings import Bounds
+from penstock.wire.definitions import load
+from penstock.wire.frames import Request, Response, decode_request, encode_request, encode_response
+from penstock.wire.records import Record, write
+from tests.gateway.wires import TENANT, Wire, quiet_gateway, serving_session
+
+if TYPE_CHECKING:
+    from penstock.gateway.session import Session
+
+PREFIX = TENANT.prefix.decode()
+TOPICS = {"t": UUID(int=7), "orders": UUID(int=8), "x" * 130: UUID(int=9)}
+VERSIONS = [v for v in load().request("Produce").valid_versions if v >= 7]
+
+
+def batch(count: int, size: int) -> bytes:
+    return write([Record(n, 1, None, bytes(size)) for n in range(count)])
+
+
+def produce(version: int, number: int, topics: list[dict[str, Any]], **more: Any) -> bytes:
+    body = {"TransactionalId": None, "Acks": 1, "TimeoutMs": 9, "TopicData": topics, **more}
+    return encode_request(Request("Produce", version, number, "client", body))
+
+
+def topic(version: int, name: str, *partitions: tuple[int, bytes | None]) -> dict[str, Any]:
+    data = [{"Index": index, "Records": records} for index, records in partitions]
+    named: dict[str, Any] = {"TopicId": TOPICS[name]} if version >= 13 else {"Name": name}
+    return {**named, "PartitionData": data}
+
+
+def answer(frame: bytes, *, error: int = 0, text: str | None = None, offset: int = 5) -> bytes | None:
+    """What a broker says to a request as it reached it."""
+    request = decode_request(frame)
+    if not request.body["Acks"]:
+        return None
+    responses = []
+    for asked in request.body["TopicData"]:
+        rows = [
+            {
+                "Index": one["Index"],
+                "ErrorCode": error,
+                "BaseOffset": offset,
+                "LogAppendTimeMs": -1,
+                "LogStartOffset": 0,
+                "RecordErrors": [],
+                "ErrorMessage": text,
+            }
+            for one in asked["PartitionData"]
+        ]
+        responses.append(
+            {k: v for k, v in asked.items() if k in ("Name", "TopicId")} | {"PartitionResponses": rows}
+        )
+    body = {"Responses": responses, "ThrottleTimeMs": 0}
+    return encode_response("Produce", request.version, Response(request.correlation_id, body))
+
+
+def new(*, by_heart: bool) -> tuple[Session, Wire, Wire]:
+    session, client, broker = serving_session(quiet_gateway(Bounds()))
+    assert session.realm is not None
+    for name, topic_id in TOPICS.items():
+        session.realm.topics.learn((PREFIX + name).encode(), topic_id.bytes)
+    if not by_heart:
+        session.requests.by_heart = session.responses.by_heart = None
+    return session, client, broker
+
+
+requests = st.tuples(
+    st.sampled_from(VERSIONS),
+    st.lists(  # topics, each with its partitions
+        st.tuples(
+            st.sampled_from(sorted(TOPICS)),
+            st.lists(
+                st.tuples(
+                    st.integers(0, 2), st.sampled_from([(1, 0), (1, 90), (3, 200), (1, 17_000), (1, 40_000)])
+                ),
+                min_size=1,
+                max_size=2,
+            ),
+        ),
+        min_size=1,
+        max_size=2,
+        unique_by=lambda one: one[0],
+    ),
+    st.sampled_from([1, -1, 0]),
+    st.sampled_from([None, "tx"]),
+)
+
+
+@settings(max_examples=60)
+@given(
+    asked=st.lists(requests, min_size=1, max_size=4),
+    order=st.lists(st.integers(0, 3), max_size=12),
+    cuts=st.integers(),
+)
+async def test_what_is_known_by_heart_goes_as_if_it_were_walked(
+    asked: list[Any], order: list[int], cuts: int
+) -> None:
+    frames = []
+    for number, place in enumerate(order):
+        version, topics, acks, transactional = asked[place % len(asked)]
+        rows = [topic(version, name, *((i, batch(*size)) for i, size in parts)) for name, parts in topics]
+        frames.append(produce(version, number, rows, Acks=acks, TransactionalId=transactional))
+
+    def run(*, by_heart: bool) -> tuple[Any, ...]:
+        session, client, broker = new(by_heart=by_heart)
+        sent, got = [], []
+        luck = random.Random(cuts)
+        rest = b"".join(frames)
+        while rest:
+            cut = luck.choice([len(rest), luck.randrange(1, len(rest) + 1), min(len(rest), 9_000)])
+            session.data_received(rest[:cut])
+            rest = rest[cut:]
+            for frame in _complete(broker):
+                sent.append(frame)
+                session.from_broker(answer(frame, offset=luck.randrange(100)) or b"")
+                got.append(client.written)
+        usage = session.usage
+        ranges: dict[Any, list[int]] = {}
+        for key, (first, last, count, _) in session.server.acks.ranges.items():  # over all seconds
+            low, high, total = ranges.get(key[:3], [first, last, 0])
+            ranges[key[:3]] = [min(low, first), max(high, last), total + count]
+        return sent, got, client.written, (usage.requests, usage.bytes_in, usage.bytes_out), ranges
+
+    assert run(by_heart=True) == run(by_heart=False)
+
+
+def _complete(wire: Wire) -> list[bytes]:
+    found = []
+    while len(wire.written) >= 4 and len(wire.written) >= 4 + int.from_bytes(wire.written[:4]):
+        size = int.from_bytes(wire.written[:4])
+        found.append(wire.written[4 : 4 + size])
+        wire.written = wire.written[4 + size :]
+    return found
+
+
+@pytest.mark.parametrize("version", [v for v in VERSIONS if v >= 9])
+async def test_a_repeated_request_and_its_answer_are_not_walked_again(version: int) -> None:
+    session, client, broker = new(by_heart=True)
+    for number in range(2):  # the first one teaches
+        frame = produce(version, number, [topic(version, "t", (0, batch(1, 50 + number)))])
+        if number:
+            session.requests.names = session.responses.names = None  # type: ignore[assignment]  # nobody to ask
+        session.data_received(frame)
+        (sent,) = broker.frames()
+        session.from_broker(answer(sent, offset=number) or b"")
+
+    assert session.usage.requests == 2
+    assert [int.from_bytes(one[:4]) for one in client.frames()] == [0, 1]
+    ((key, gathered),) = session.server.acks.ranges.items()
+    assert key[:3] == (TOPICS["t"].bytes, 0, 1)
+    assert gathered == [0, 1, 2, 0]
+
+
+async def test_a_head_that_is_known_does_not_vouch_for_what_follows_it() -> None:
+    """Behind the same head: tagged fields, a second topic, a length that lies."""
+    session, _, broker = new(by_heart=True)
+    known = produce(10, 0, [topic(10, "t", (0, batch(1, 50)))])
+    session.data_received(known)
+    foreign = b"\x02\x05" + b"evil" + b"\x02" + bytes(4) + b"\x00\x00\x00"
+    for tail in (foreign, b"\x01\x63\x01\x00\x00\x00"):
+        data = bytearray(known[:-3] + tail + bytes(3))
+        data[:4] = (len(data) - 4).to_bytes(4)
+        walked, _, walked_broker = new(by_heart=False)
+        walked.data_received(bytes(data))
+        broker.frames()
+
+        session.data_received(bytes(data))
+
+        assert broker.frames() == walked_broker.frames()
+
+
+async def test_an_id_that_is_no_longer_known_is_masked_again() -> None:
+    session, _, broker = new(by_heart=True)
+    assert session.realm is not None
+    frame = produce(13, 1, [topic(13, "t", (0, batch(1, 50)))])
+    session.data_received(frame * 2)
+    before = broker.frames()
+    session.realm.topics.forget((PREFIX + "t").encode())
+
+    session.data_received(frame)
+
+    assert before == [frame[4:]] * 2
+    masked = decode_request(broker.frames()[0]).body["TopicData"][0]["TopicId"]
+    assert masked.bytes == session.realm.topics.masked(TOPICS["t"].bytes)
+
+
+async def test_an_answer_with_an_error_is_walked_and_its_text_cleaned() -> None:
+    session, client, broker = new(by_heart=True)
+    frame = produce(10, 1, [topic(10, "t", (0, batch(1, 50)))])
+    session.data_received(frame * 2)
+    first, second = broker.frames()
+
+    session.from_broker(answer(first) or b"")
+    session.from_broker(
+        answer(second, error=87, text=f"{PREFIX}t has none, lkc-9xk4vt_u has", offset=-1) or b""
+    )
+
+    assert b"lkc-" not in client.written
+    assert [gathered[2] for gathered in session.server.acks.ranges.values()] == [1]
+
+
+async def test_what_is_kept_by_heart_is_bounded() -> None:
+    session, _, broker = new(by_heart=True)
+    records = batch(1, 50)
+
+    for partition in range(1_000):
+        session.data_received(produce(10, partition, [topic(10, "t", (partition, records))], Acks=0))
+    for length in range(100):
+        rows = [{"Name": "n" * (length + 1), "PartitionData": [{"Index": 0, "Records": records}]}]
+        session.data_received(produce(10, 0, rows, Acks=0))
+
+    assert len(broker.frames()) == 1_100
+    assert len(session.repeats.heads) <= 64
+    assert session.requests.learn is None  # it has seen enough of what is not repeated

@@ -1,0 +1,81 @@
+"""A gateway's file: what it may say, and how it is told that it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.gateway.settings import Routing, parse_gateway, read_gateway_file
+from penstock.model.errors.settings import NameInvalid, SettingInvalid, SettingsUnreadable, SettingUnknown
+from penstock.model.events import Dimension
+
+KEY = {"id": "ABCDEFGH12345678", "secret_sha256": "ab" * 32, "account": "sa-000001"}
+TENANT = {"id": "lkc-7hq2mz", "accounts": [{"id": "sa-000001"}], "keys": [KEY]}
+BROKER = {"id": 1, "zone": "a", "address": "127.0.0.1:9092", "port": 28001}
+DOCUMENT: dict[str, Any] = {"cluster": "pkc-000001", "brokers": [BROKER], "tenants": [TENANT]}
+
+
+def test_a_short_file_is_enough() -> None:
+    settings, config = parse_gateway(DOCUMENT)
+
+    assert settings.routing is Routing.PORT
+    assert settings.advertised_host == settings.listen == "127.0.0.1"
+    assert config.broker_of[1].offered_port == 28001
+    tenant, key = config.keys[KEY["id"]]
+    assert tenant.prefix == b"lkc-7hq2mz_"
+    assert tenant.user_of(key.account) == "lkc-7hq2mz_sa-000001"
+
+
+def test_a_tenants_quota_is_read_in_the_units_that_are_counted() -> None:
+    quota = {"ingress_bytes_per_second": 20_000_000, "request_seconds_per_second": 0.5}
+    _, config = parse_gateway(DOCUMENT | {"tenants": [TENANT | {"quota": quota}]})
+
+    assert config.tenants[0].quota == {Dimension.INGRESS_BYTES: 20e6, Dimension.REQUEST_TIME_US: 500_000}
+
+
+def test_secrets_and_hashes_are_not_shown() -> None:
+    _, config = parse_gateway(DOCUMENT)
+
+    assert "abab" not in repr(config)
+    assert r"\xab" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"brokerz": []}, SettingUnknown),
+        ({"brokers": []}, SettingInvalid),
+        ({"brokers": [BROKER | {"address": "nowhere"}]}, SettingInvalid),
+        ({"brokers": [BROKER | {"port": 70000}]}, SettingInvalid),
+        ({"routing": "magic"}, SettingInvalid),
+        ({"routing": "sni", "domain": "x.example"}, SettingInvalid),
+        ({"cluster": "here"}, NameInvalid),
+        ({"tenants": [TENANT | {"id": "lkc-il0u"}]}, NameInvalid),
+        ({"tenants": [TENANT, TENANT]}, SettingInvalid),
+        ({"tenants": [TENANT | {"keys": [KEY | {"account": "sa-000002"}]}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"keys": [KEY | {"secret_sha256": "zz"}]}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"keys": [KEY | {"id": "short"}]}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"network": {"allow": ["everywhere"]}}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"limits": {"connections_max": -1}}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"quota": {"ingress_bytes_per_second": 0}}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"quota": {"ingress": 1}}]}, SettingUnknown),
+        ({"tenants": ["one"]}, SettingInvalid),
+        ({"tenants": "one"}, SettingInvalid),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(change: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        parse_gateway(DOCUMENT | change)
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SettingsUnreadable):
+        read_gateway_file(tmp_path / "gateway.yaml")
+
+
+def test_paths_are_beside_the_file() -> None:
+    settings, _ = parse_gateway(DOCUMENT | {"platform_key": "secrets/key"}, beside=Path("etc"))
+
+    assert settings.platform_key == Path("etc/secrets/key")

@@ -1,0 +1,129 @@
+"""Every slot for a name, in every API and version that is passed on, with what is another tenant's in it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from penstock.gateway.apis import UNMASKED
+from penstock.gateway.settings import Bounds
+from penstock.model.errors import PenstockError
+from penstock.wire.frames import Request, decode_request, encode_request
+from penstock.wire.rules import Kind
+from tests.gateway.slots import NAMES, Chosen, body_of, names_in, served
+from tests.gateway.test_attacks import Victim, open_as, snapshot, text_of, victim
+from tests.gateway.wires import TENANT, quiet_gateway, serving_session
+
+if TYPE_CHECKING:
+    from tests.ground.fleet import Fleet
+    from tests.ground.gateway import Access
+
+__all__ = ["victim"]
+
+OWN = TENANT.prefix
+FOREIGN = b"lkc-9xk4vt_"
+FOREIGN_ID = UUID(int=0xFEED_FACE_CAFE_BEEF_0123_4567_89AB_CDEF)
+THEIRS = FOREIGN.decode() + "orders"
+# Metadata looks an unknown id up as the tenant's own user; what a member says it owns gives it nothing.
+ID_PASSES = {"Metadata", *UNMASKED}
+CHOICES = {
+    "another tenant's": Chosen(THEIRS, THEIRS, THEIRS, FOREIGN_ID, THEIRS),
+    "everything": Chosen("*", "*", "*", FOREIGN_ID, ".*"),
+    "nothing": Chosen("", "", "", FOREIGN_ID, ""),
+    "null": Chosen(None, None, None, FOREIGN_ID, None),
+}
+
+
+@pytest.mark.parametrize("which", CHOICES)
+async def test_what_reaches_the_broker_lies_below_the_tenants_own_prefix(which: str) -> None:
+    reached = 0
+    for api, version in served():
+        session, _, broker = serving_session(quiet_gateway(Bounds()))
+
+        session.data_received(
+            encode_request(Request(api, version, 1, "c", body_of(api, version, CHOICES[which])))
+        )
+        await asyncio.sleep(0)  # some are looked up first
+        session.dialogue.stop()
+
+        for frame in broker.frames():
+            reached += 1
+            sent = decode_request(frame)
+            unowned = frame.replace(OWN + FOREIGN, b"").replace(OWN + b"(?:" + FOREIGN, b"")
+            assert FOREIGN not in unowned, (api, version)
+            if sent.api not in ID_PASSES:
+                assert FOREIGN_ID.bytes not in frame, (api, version)
+            for kind, value in names_in(sent.api, sent.version, sent.body):
+                if kind in NAMES and value is not None:
+                    assert value.encode().startswith(OWN), (api, version, kind, value)
+                if kind is Kind.REPLICA_ID:
+                    assert value < 0
+    assert reached > 100
+
+
+@pytest.mark.kafka
+async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
+    fleet: Fleet, victim: Victim, bob: Access
+) -> None:
+    """The same against a real broker: what there was is as it was, and nothing was told."""
+    chosen = Chosen(
+        victim.foreign_topic,
+        victim.foreign_group,
+        victim.foreign_group,
+        victim.topic_id,
+        victim.foreign_topic,
+    )
+    before = await snapshot(fleet, victim)
+    answers: dict[tuple[str, int], Any] = {}
+    connection = await open_as(bob)
+
+    for api, version in served():
+        try:
+            async with asyncio.timeout(20):
+                answers[api, version] = await connection.call(
+                    api, body_of(api, version, chosen), version=version
+                )
+        except PenstockError as refused:  # what cannot be read closes its connection
+            answers[api, version] = str(refused)
+            await connection.close()
+            connection = await open_as(bob)
+    await connection.close()
+
+    assert await snapshot(fleet, victim) == before
+    for attack, answer in answers.items():
+        said = answer if isinstance(answer, str) else text_of(answer)
+        assert "secret" not in said, attack
+        assert victim.access.user not in said, attack
+    closed = [attack for attack, answer in answers.items() if isinstance(answer, str)]
+    assert len(closed) < len(answers) / 4, closed
+
+
+ALL: list[tuple[str, int, dict[str, Any]]] = [
+    ("Metadata", 0, {"Topics": []}),
+    ("Metadata", 1, {"Topics": None}),
+    ("Metadata", 13, {"Topics": None}),
+    ("DescribeTopicPartitions", 0, {"Topics": [], "ResponsePartitionLimit": 2000, "Cursor": None}),
+    ("ListGroups", 5, {"StatesFilter": [], "TypesFilter": []}),
+    ("ListTransactions", 2, {"StateFilters": [], "ProducerIdFilters": [], "TransactionalIdPattern": None}),
+]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("api", "version", "body"), ALL, ids=[f"{api}-{version}" for api, version, _ in ALL])
+async def test_asking_for_all_shows_ones_own_alone(
+    victim: Victim, bob: Access, api: str, version: int, body: dict[str, Any]
+) -> None:
+    shown = {}
+    for access in (victim.access, bob):
+        async with await open_as(access) as connection:
+            shown[access.key] = text_of(await connection.call(api, body, version=version))
+
+    assert "lkc-" not in shown[bob.key].replace(bob.tenant.id, "")
+    assert victim.topic not in shown[bob.key]
+    assert victim.group not in shown[bob.key]
+    assert str(victim.topic_id) not in shown[bob.key]
+    if "Topic" in api or api == "Metadata":
+        assert victim.topic in shown[victim.access.key]

@@ -1,0 +1,79 @@
+"""A session without sockets: transports that only remember, and a gateway nobody listens to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.gateway.config import Broker, GatewayConfig, Tenant
+from penstock.gateway.server import Gateway
+from penstock.gateway.session import Session
+from penstock.gateway.settings import Bounds, GatewaySettings
+from penstock.gateway.states import Event, advance
+from penstock.gateway.tenancy import Realm
+from penstock.gateway.upstream import Upstream
+from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
+from penstock.wire.definitions import Versions
+
+TENANT = Tenant(LogicalClusterId("lkc-7hq2mz"))
+BROKER = Broker(BrokerId(1), Zone("a"), "127.0.0.1", 1, 0)
+BOUNDS = Bounds(in_flight_max=4)
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.reading = True
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += bytes(data)
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.written += b"".join(pieces)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        assert high > 0
+
+    def frames(self) -> list[bytes]:
+        found, rest = [], self.written
+        while rest:
+            size = int.from_bytes(rest[:4])
+            found.append(rest[4 : 4 + size])
+            rest = rest[4 + size :]
+        self.written = b""
+        return found
+
+
+def quiet_gateway(bounds: Bounds = BOUNDS) -> Gateway:
+    """One that was never started. Has to be made inside an event loop."""
+    settings = GatewaySettings("g", "127.0.0.1", "127.0.0.1", Path("none"), bounds=bounds)
+    made = Gateway(settings, GatewayConfig(PhysicalClusterId("pkc-000001"), (BROKER,), (TENANT,)))
+    made.versions[BROKER.id] = ({"Produce": Versions(0, 13)}, {})
+    return made
+
+
+def serving_session(gateway: Gateway) -> tuple[Session, Wire, Wire]:
+    """A session that serves, its client's wire and its broker's."""
+    session, client, broker = Session(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
+    session.connection_made(client)  # type: ignore[arg-type]
+    session.life = advance(session.life, Event.LOGGED_IN)
+    upstream = Upstream(BROKER)
+    upstream.connection_made(broker)  # type: ignore[arg-type]
+    session.link(upstream, Realm(TENANT, {1: (b"gateway", 9001)}))
+    return session, client, broker

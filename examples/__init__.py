@@ -1,0 +1,1 @@
+"""Complete programs built on Penstock's libraries."""

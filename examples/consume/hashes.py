@@ -1,0 +1,29 @@
+"""Work that keeps processors busy goes to worker processes; order per key holds all the same.
+
+KAFKA=localhost:9092 python examples/consume/hashes.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+
+from penstock.consume import ParallelConsumer, Record, Workers
+
+consumer = ParallelConsumer(
+    {"bootstrap.servers": os.environ.get("KAFKA", "localhost:9092"), "group.id": "hashing"}
+    | json.loads(os.environ.get("KAFKA_PROPERTIES", "{}")),
+    topics=[os.environ.get("FILES", "files")],
+    workers=Workers.PROCESSES,
+)
+
+
+@consumer.handler
+def stretch(record: Record) -> None:  # at module level, so that a process can import it
+    digest = hashlib.pbkdf2_hmac("sha256", record.value, record.key or b"salt", 20_000)
+    print(digest.hex(), flush=True)
+
+
+if __name__ == "__main__":  # worker processes import this file too
+    consumer.run()

@@ -1,0 +1,87 @@
+"""The state of one partition: rules P1 to P7, asked in order, the first that holds decides.
+
+Built like the evaluator of LinkedIn's Burrow: each rule is a small function of the facts that
+says whether it holds. Only *falling behind* may ask for more replicas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.scale.values import NO_OWNER, PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.scale.facts import PartitionFacts
+    from penstock.scale.policy import Policy
+
+    Rule = Callable[[PartitionFacts, Policy], bool]
+
+
+def p1_unknown(facts: PartitionFacts, policy: Policy) -> bool:
+    """No commit yet, or its story is shorter than the warm-up: too little to judge by."""
+    return facts.known_for <= 0 or facts.known_for < policy.warm_up
+
+
+def p2_idle(facts: PartitionFacts, policy: Policy) -> bool:
+    """Nothing owed and nothing arriving."""
+    return facts.lag_now <= 0 and facts.quiet_for >= min(policy.idle, policy.sustain)
+
+
+def p3_stopped(facts: PartitionFacts, policy: Policy) -> bool:
+    """Records wait, the position stands still, and nobody owns the partition."""
+    return facts.lag_now > 0 and facts.owner == NO_OWNER and facts.still_for >= policy.stall
+
+
+def p4_stalled(facts: PartitionFacts, policy: Policy) -> bool:
+    """Records wait and the position stands still although somebody owns it: a poison record, say.
+
+    The record that waits must be as old as the stand-still is long: a trickle of records that
+    are each handled before the next sample leaves the position still, too.
+    """
+    return facts.lag_now > 0 and facts.still_for >= policy.stall and facts.age >= policy.stall
+
+
+def p5_keeping_up(facts: PartitionFacts, policy: Policy) -> bool:
+    """Lag is not high."""
+    return facts.above_for <= 0 and not _high(facts, policy)
+
+
+def p6_catching_up(facts: PartitionFacts, policy: Policy) -> bool:
+    """Lag is high but falls, fast enough to be gone in the drain time or while the objective is kept."""
+    return facts.slope < 0 and (facts.drain_seconds <= policy.drain or facts.age <= policy.objective)
+
+
+def p7_falling_behind(facts: PartitionFacts, policy: Policy) -> bool:
+    """Lag is high and grows or stays, or is past the objective and falls too slowly."""
+    return True
+
+
+RULES: Final[tuple[tuple[Rule, PartitionState], ...]] = (
+    (p1_unknown, PartitionState.UNKNOWN),
+    (p2_idle, PartitionState.IDLE),
+    (p3_stopped, PartitionState.STOPPED),
+    (p4_stalled, PartitionState.STALLED),
+    (p5_keeping_up, PartitionState.KEEPING_UP),
+    (p6_catching_up, PartitionState.CATCHING_UP),
+    (p7_falling_behind, PartitionState.FALLING_BEHIND),
+)
+
+STUCK: Final = frozenset({PartitionState.STALLED, PartitionState.STOPPED})
+
+
+def state_of(facts: PartitionFacts, policy: Policy) -> PartitionState:
+    """The first rule that holds names the state."""
+    return next(state for rule, state in RULES if rule(facts, policy))
+
+
+def beyond_one_consumer(facts: PartitionFacts) -> bool:
+    """Alone on its member and still behind: a partition has one consumer, more replicas cannot help."""
+    return facts.owner != NO_OWNER and facts.shared_with == 0
+
+
+def _high(facts: PartitionFacts, policy: Policy) -> bool:
+    records = bool(policy.lag_threshold) and facts.lag > policy.lag_threshold
+    seconds = bool(policy.lag_seconds_threshold) and facts.age > policy.lag_seconds_threshold
+    return records or seconds

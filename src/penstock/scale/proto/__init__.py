@@ -1,0 +1,1 @@
+"""KEDA's external scaler protocol. Generated from externalscaler.proto by `make proto`; do not edit."""

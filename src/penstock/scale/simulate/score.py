@@ -1,0 +1,74 @@
+"""What an outcome is worth: scale events, flaps, replica-minutes, minutes above the objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.scale.simulate.run import Outcome
+
+FLAP_SECONDS: Final = 600
+
+Episode = tuple[int, int]  # (from, until), seconds of the trace
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    events: int  # changes of the replica count
+    flaps: int  # changes that take back the one before within FLAP_SECONDS
+    replica_minutes: float
+    late_minutes: float  # the oldest record waited longer than the objective
+    reactions: tuple[float, ...]  # seconds from each pressure episode's begin to the first scale-up
+
+    def __add__(self, other: Score) -> Score:
+        return Score(
+            self.events + other.events,
+            self.flaps + other.flaps,
+            self.replica_minutes + other.replica_minutes,
+            self.late_minutes + other.late_minutes,
+            self.reactions + other.reactions,
+        )
+
+
+NOTHING: Final = Score(0, 0, 0.0, 0.0, ())
+
+
+def score(outcome: Outcome, objective: float, episodes: Sequence[Episode] = ()) -> Score:
+    changes = np.diff(outcome.replicas)
+    moments = np.flatnonzero(changes)
+    flaps = 0
+    for earlier, later in zip(moments[:-1].tolist(), moments[1:].tolist(), strict=True):
+        turned = (changes[earlier] > 0) != (changes[later] > 0)
+        flaps += bool(turned and later - earlier <= FLAP_SECONDS)
+    return Score(
+        len(moments),
+        flaps,
+        float(outcome.replicas.sum()) / 60,
+        float((outcome.age > objective).sum()) / 60,
+        tuple(_reaction(outcome, *episode) for episode in episodes),
+    )
+
+
+def pressure_episodes(untouched: Outcome, threshold: float, objective: float) -> list[Episode]:
+    """Stretches in which scaling up is right, told from a run in which nobody scaled.
+
+    From the moment that some partition's lag passes the threshold, if it then does not come back
+    below before the objective is missed. A burst that drains by itself is none.
+    """
+    high = untouched.worst > threshold
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], high, [False]]).astype(np.int8))).tolist()
+    stretches = zip(edges[::2], edges[1::2], strict=True)
+    return [(begin, until) for begin, until in stretches if (untouched.age[begin:until] > objective).any()]
+
+
+def _reaction(outcome: Outcome, begin: int, until: int) -> float:
+    """Seconds until the first scale-up; 0 where there are more than at first already."""
+    if outcome.replicas[begin] > outcome.trace.replicas:
+        return 0.0
+    raised = np.flatnonzero(np.diff(outcome.replicas[begin:until]) > 0)
+    return float(raised[0]) if len(raised) else float(until - begin)

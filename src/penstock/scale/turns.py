@@ -1,0 +1,47 @@
+"""Work in small steps, so that calls are answered in between.
+
+Everything runs in one event loop. Whoever loops over thousands of groups calls `taken` after each,
+and is interrupted when its step has lasted long enough. The same holds for Python's collector of
+cyclic garbage: with ten thousand windows, one full collection stops everybody for a tenth of a
+second, so a scaler process does without them while it runs, but for one every few hours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STEP_SECONDS_MAX: Final = 0.001
+FULL_COLLECTION_SECONDS: Final = 6 * 3600.0
+# Young garbage goes as ever; the third number is how many of those it takes to a full collection.
+COLLECTOR: Final = (700, 5, 1_000_000)
+
+
+class Turns:
+    __slots__ = ("_begun",)
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+
+    async def taken(self) -> None:
+        """Lets others have their turn if ours has been long enough."""
+        if time.perf_counter() - self._begun > STEP_SECONDS_MAX:
+            await asyncio.sleep(0)
+            self._begun = time.perf_counter()
+
+
+@contextmanager
+def calm_collector() -> Iterator[None]:
+    """No full collections of cyclic garbage by chance. For a process that is a scaler and nothing else."""
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECTOR)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -1,0 +1,89 @@
+"""The page, the manifests and the code say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from penstock.cli.app import run
+from penstock.scale import partitions, rules, verdict
+from penstock.scale.describe import parameters_table
+from penstock.scale.policy import policy_of
+from penstock.scale.settings import settings_from
+from penstock.scale.values import PartitionState
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/scale.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_parameters_is_that_of_the_code() -> None:
+    written = re.search(r"<!-- parameters:.*?-->\n(.*?)<!-- end", PAGE, re.DOTALL)
+
+    assert written
+    assert written[1] == parameters_table(), "copy from: penstock.scale.describe.parameters_table()"
+
+
+def test_every_rule_and_state_has_its_line() -> None:
+    source = Path(rules.__file__).read_text() + Path(verdict.__file__).read_text()
+    named = set(re.findall(r'"([GS]\d+ [a-z- ]+)"', source))
+
+    assert len(named) == 12
+    for name in sorted(named):
+        assert f"| {name} |" in PAGE, name
+    for state in PartitionState:
+        assert f"| {state} |" in PAGE, state
+    assert len(partitions.RULES) == len(PartitionState)
+
+
+def test_the_settings_on_the_page_are_taken_as_they_stand() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+    settings = settings_from(blocks[0])
+
+    assert (settings.samples_cluster, settings.clusters["default"].interval) == ("default", 10.0)
+
+
+@pytest.fixture
+def manifests() -> dict[str, dict[str, object]]:
+    documents = [
+        document
+        for path in sorted((ROOT / "deploy/keda").glob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    ]
+    return {document["kind"]: document for document in documents}
+
+
+def test_the_scaled_objects_metadata_is_valid(manifests: dict[str, dict[str, object]]) -> None:
+    spec: dict[str, object] = manifests["ScaledObject"]["spec"]  # type: ignore[assignment]  # YAML
+    (trigger,) = spec["triggers"]  # type: ignore[misc]
+
+    policy = policy_of(trigger["metadata"], scaled_object="shop/billing")
+
+    assert (policy.replicas_min, policy.replicas_max) == (spec["minReplicaCount"], spec["maxReplicaCount"])
+
+
+def test_the_deployments_settings_are_valid(manifests: dict[str, dict[str, object]], tmp_path: Path) -> None:
+    text = manifests["ConfigMap"]["data"]["scaler.yaml"]  # type: ignore[index]  # YAML
+    for name in ("password", "ca.pem"):
+        (tmp_path / name).write_text("x")
+
+    settings = settings_from(text.replace("/etc/scaler/secret", str(tmp_path)))
+
+    assert settings.samples_cluster == "default"
+    assert settings.listen.endswith(":8080")
+
+
+def test_the_first_steps_work_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+    statuses = [run(line.split()[1:]) for line in lines]
+
+    assert statuses == [0, 0]
+    assert (tmp_path / "step.png").exists()
+    assert "persistent lag" in capsys.readouterr().out

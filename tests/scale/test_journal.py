@@ -1,0 +1,104 @@
+"""The samples topic on real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.kafka import configs, topics
+from penstock.kafka.client import Client
+from penstock.kafka.outcomes import all_done
+from penstock.model.errors import PenstockError
+from penstock.scale.journal import RETENTION_MS, TopicJournal
+from penstock.scale.records import Watched
+from tests.scale.pretend import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from penstock.scale.journal import Told
+    from tests.ground.fleet import Fleet
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+async def client(fleet: Fleet) -> AsyncIterator[Client]:
+    async with Client(fleet.bootstrap, fleet.security()) as one:
+        yield one
+
+
+def watched(number: int) -> Watched:
+    return Watched(f"shop/{number}", {"group": "g"}, float(number))
+
+
+async def followed(journal: TopicJournal, count: int) -> list[tuple[Told, bool]]:
+    seen: list[tuple[Told, bool]] = []
+    enough = asyncio.Event()
+
+    async def take(told: Told, live: bool) -> None:
+        seen.append((told, live))
+        if len(seen) >= count:
+            enough.set()
+
+    following = asyncio.create_task(journal.follow(take))
+    async with asyncio.timeout(60):
+        await enough.wait()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    return seen
+
+
+async def test_every_instance_reads_the_same_and_a_new_one_the_history(
+    client: Client, unique: Callable[[str], str]
+) -> None:
+    journal = TopicJournal(client, unique("lag"), history_seconds=600)
+    await journal.prepare()
+    await journal.prepare()  # as a second instance does
+    await journal.publish([watched(n) for n in range(5)])
+
+    history = await followed(journal, 5)
+    live = asyncio.create_task(followed(journal, 7))
+    await journal.publish([watched(5), watched(6)])
+
+    assert [(told, live) for told, live in history] == [(watched(n), False) for n in range(5)]
+    assert [told for told, _ in await live] == [watched(n) for n in range(7)]
+
+
+async def test_the_topic_keeps_little(client: Client, unique: Callable[[str], str]) -> None:
+    topic = unique("lag")
+    await TopicJournal(client, topic, history_seconds=600).prepare()
+
+    found = await configs.describe(client, [configs.topic(topic)])
+
+    values = {entry.name: entry.value for entries in found.values() for entry in entries.values()}  # type: ignore[union-attr]
+    assert values["retention.ms"] == str(RETENTION_MS)
+
+
+async def test_a_topic_that_is_deleted_is_made_again(client: Client, unique: Callable[[str], str]) -> None:
+    topic = unique("lag")
+    journal = TopicJournal(client, topic, history_seconds=600)
+    await journal.prepare()
+    await journal.publish([watched(1)])
+    seen: list[Told] = []
+
+    async def take(told: Told, live: bool) -> None:
+        seen.append(told)
+
+    following = asyncio.create_task(journal.follow(take))
+    await until(lambda: seen == [watched(1)], "the first record")
+    all_done(await topics.delete(client, [topic]))
+
+    async def publish_when_there() -> None:
+        while True:
+            try:
+                return await journal.publish([watched(2)])
+            except PenstockError:  # until the follower has made the topic again
+                await asyncio.sleep(0.1)
+
+    await asyncio.wait_for(publish_when_there(), 60)
+    await until(lambda: watched(2) in seen, "the second record", seconds=60)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)

@@ -1,0 +1,158 @@
+"""What the window makes of samples: lag, age, and where a partition's story restarts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.scale.values import NO_COMMIT, GroupState, Log, Progress, Sample, offsets
+from tests.scale.stories import INTERVAL, T0, TOPIC, window_of
+
+if TYPE_CHECKING:
+    from penstock.scale.window import Window
+
+
+def sample(
+    at: float,
+    end: list[int],
+    committed: list[int],
+    *,
+    start: list[int] | None = None,
+    topic_id: str = "first",
+    beyond: list[int] | None = None,
+    markers: list[int] | None = None,
+) -> Sample:
+    log = Log(topic_id, offsets(start or [0] * len(end)), offsets(end))
+    progress = Progress(
+        offsets(committed), offsets(beyond) if beyond else None, offsets(markers) if markers else None
+    )
+    return Sample(T0 + at, GroupState.STABLE, 1, {TOPIC: log}, {TOPIC: progress})
+
+
+def lags(window: Window) -> list[float]:
+    return [float(lag) for lag in window.rows[-1].lag]
+
+
+def test_lag_is_what_lies_between_commit_and_end() -> None:
+    assert lags(window_of([sample(0, [100, 50], [90, 50])])) == [10, 0]
+
+
+def test_records_that_retention_deleted_are_not_owed() -> None:
+    assert lags(window_of([sample(0, [100], [10], start=[70])])) == [30]
+
+
+def test_lag_is_never_negative_when_the_commit_is_read_after_the_end() -> None:
+    assert lags(window_of([sample(0, [100], [105])])) == [0]
+
+
+def test_what_the_parallel_consumer_completed_beyond_its_commit_is_done() -> None:
+    assert lags(window_of([sample(0, [100], [10], beyond=[60])])) == [30]
+
+
+def test_transaction_markers_are_no_records() -> None:
+    """KEDA issue 5675: one marker at the end is a lag of one for ever."""
+    assert lags(window_of([sample(0, [100], [99], markers=[1])])) == [0]
+
+
+def test_a_group_without_a_commit_owes_nothing_or_all_that_is_retained() -> None:
+    given = sample(0, [100], [NO_COMMIT], start=[40])
+
+    assert math.isnan(lags(window_of([given]))[0])
+    assert lags(window_of([given], reset_policy="earliest")) == [60]
+
+
+def test_age_is_read_from_the_history_of_end_offsets() -> None:
+    window = window_of([sample(10 * n, [100 * n], [350]) for n in range(4, 7)])
+    assert window.rows[-1].age[0] == pytest.approx(25.0)  # older than the window: carried on
+
+    window = window_of([sample(10 * n, [100 * n], [min(100 * n, 350)]) for n in range(7)])
+
+    assert window.rows[-1].age[0] == pytest.approx(25.0)
+
+
+def test_age_of_what_is_older_than_the_window_goes_on_at_its_mean_rate() -> None:
+    window = window_of([sample(10 * n, [1000 + 100 * n], [500]) for n in range(4)])
+
+    assert window.rows[-1].age[0] == pytest.approx(30 + 50)
+
+
+def test_age_does_not_grow_young_while_nothing_arrives() -> None:
+    window = window_of([sample(0, [100], [100]), sample(10, [200], [150]), sample(20, [200], [150])])
+
+    assert window.rows[-1].age[0] == pytest.approx(15.0)  # offset 150 was appended at 5 s
+
+
+def restarted(window: Window) -> list[bool]:
+    return [bool(begun == window.rows[-1].at) for begun in window.since.begun]
+
+
+@pytest.mark.parametrize(
+    ("what", "second", "restarts"),
+    [
+        ("goes on", sample(10, [110, 110], [100, 100]), [False, False]),
+        (
+            "topic deleted and created again",
+            sample(10, [110, 110], [100, 100], topic_id="second"),
+            [True, True],
+        ),
+        ("created again and shorter", sample(10, [5, 110], [100, 100]), [True, False]),
+        ("offsets reset to an earlier point", sample(10, [110, 110], [20, 100]), [True, False]),
+        ("retention overtook the group", sample(10, [110, 110], [90, 100], start=[105, 0]), [True, False]),
+    ],
+)
+def test_a_partitions_story_restarts_where_numbers_stop_being_comparable(
+    what: str, second: Sample, restarts: list[bool]
+) -> None:
+    window = window_of([sample(0, [100, 100], [90, 95]), second])
+
+    assert restarted(window) == restarts, what
+
+
+def test_added_partitions_begin_their_own_story_and_leave_the_others_alone() -> None:
+    window = window_of([sample(0, [100], [90]), sample(10, [110, 7], [95, 7])])
+
+    assert restarted(window) == [False, True]
+    assert len(window.rows) == 2
+    assert [str(key) for key in window.partitions()] == [f"{TOPIC}/0", f"{TOPIC}/1"]
+
+
+def test_a_commit_list_shorter_than_the_topic_is_filled_up() -> None:
+    given = sample(0, [100, 100], [90])
+
+    assert lags(window_of([given]))[0] == 10
+    assert math.isnan(lags(window_of([given]))[1])
+
+
+@pytest.mark.parametrize("at", [-5.0, 10.0, 10 + 3.5 * INTERVAL + 1], ids=["back", "same moment", "gap"])
+def test_a_clock_jump_or_a_gap_restarts_the_window(at: float) -> None:
+    window = window_of([sample(0, [100], [90]), sample(10, [110], [95]), sample(at, [120], [99])])
+
+    assert len(window.rows) == 1
+
+
+def test_rows_older_than_the_window_go() -> None:
+    short = {"sustain": 20, "low_seconds": 20, "idle": 20, "warm_up": 20, "objective": 20, "settle": 20}
+    window = window_of([sample(10 * n, [n], [n]) for n in range(20)], **short)
+
+    assert len(window.history) == 7
+    assert len(window.rows) == 3
+    assert restarted(window) == [False]
+    assert window.since.begun.tolist() == [T0]
+
+
+def test_only_the_topics_asked_for_count() -> None:
+    other = Log("x", offsets([0]), offsets([9]))
+    given = sample(0, [100], [90])
+    both = Sample(
+        given.at,
+        given.state,
+        1,
+        {**given.logs, "refunds": other},
+        {**given.progress, "refunds": Progress(offsets([0]))},
+    )
+
+    assert lags(window_of([both])) == [10, 9]
+    assert lags(window_of([both], topics=("refunds",))) == [9]
+    assert lags(window_of([both], topics=("gone",))) == []

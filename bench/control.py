@@ -1,0 +1,238 @@
+"""How long a tenant waits, how many the control plane can make, and what many tenants cost.
+
+A real control plane and a real gateway as processes, before one small Kafka. Creation is timed from
+the first HTTP call to the first acknowledged record through the gateway, topic and key included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from bench.frame import Result, Run, main
+from penstock.cli.data import append, partitions_of
+from penstock.cli.remote import Control
+from penstock.control.local import free_ports, write_gateway_file
+from penstock.control.running import root_token
+from penstock.fleet.layout import Layout
+from penstock.fleet.local import LocalFleet, open_fleet, remember_spec
+from penstock.fleet.parse import parse_fleet
+from penstock.fleet.readiness import wait_until_ready
+from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.supervisor import stop_nodes
+from penstock.kafka import topics
+from penstock.kafka.client import Client
+from penstock.kafka.security import Login, Mechanism, Security
+from penstock.model.errors import PenstockError
+from penstock.model.errors.wire import LoginRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHAPE: dict[str, Any] = {"combined": True, "brokers": 1, "zones": ["a"], "port": 0}
+FIRSTS, FIRSTS_QUICK = 100, 8
+CLUSTERS, CLUSTERS_QUICK = 2_000, 100
+CALLERS = 16
+PAGES = 30
+READY_SECONDS_MAX = 60.0
+
+
+def measure(run: Run) -> Iterator[Result]:
+    home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    try:
+        fleet = asyncio.run(_started(home))
+        try:
+            yield from _measured(run, fleet, home)
+        finally:
+            asyncio.run(stop_nodes(fleet.nodes))
+    finally:
+        shutil.rmtree(home)
+
+
+def _measured(run: Run, fleet: LocalFleet, home: Path) -> Iterator[Result]:
+    layout = Layout(home)
+    (port,) = free_ports(1)
+    config = write_gateway_file(layout, fleet.clusters[0], free_ports(1), fleet.access.ca)
+    url = f"http://127.0.0.1:{port}"
+    words = ["control", "run", "--home", str(home), "--listen", f"127.0.0.1:{port}"]
+    gateway = ["gateway", "run", "--config", str(config)]
+    with _process(words, home / "control.log") as plane:
+        control = Control(url, root_token(layout))
+        _until(lambda: control.get("/status")["role"] == "active")
+        with _process(gateway, home / "gateway.log") as served:
+            _until(lambda: "serves" in (home / "gateway.log").read_text())
+            empty_mb = psutil.Process(served.pid).memory_info().rss / 1e6
+            yield from _firsts(run, control)
+            yield from _keys(run, control)
+        yield from _many(run, control, plane.pid)
+        yield from _restart(run, gateway, home / "again.log", empty_mb, control)
+
+
+def _firsts(run: Run, control: Control) -> Iterator[Result]:
+    """From nothing to the first acknowledged record."""
+    count = FIRSTS_QUICK if run.quick else FIRSTS
+    run.say(f"{count} times from nothing to a first record")
+    waits = [asyncio.run(_first(control, f"first-{number}")) for number in range(count)]
+    yield Result.of_runs(
+        "create-to-first-record-p99",
+        [_percentile(waits, 0.99)],
+        unit="s",
+        goal="< 2",
+        detail={"p50": round(statistics.median(waits), 3), "times": count},
+    )
+
+
+async def _first(control: Control, name: str) -> float:
+    began = time.perf_counter()
+    made = await asyncio.to_thread(control.change, "POST", "/clusters", {"name": name})
+    await asyncio.to_thread(control.wait, made["operation"])
+    key = await asyncio.to_thread(control.change, "POST", f"/clusters/{name}/keys", {})
+    await asyncio.to_thread(control.wait, key["operation"])
+    bootstrap = made["cluster"]["bootstrap"]
+    security = Security(Login(key["key"]["id"], key["secret"], Mechanism.PLAIN))
+    while True:
+        try:
+            async with Client(bootstrap, security) as client:
+                await topics.create(client, [topics.NewTopic("orders", 1, 1)])
+                await append(client, (await partitions_of(client, "orders"))[0], [(None, b"first")])
+                return time.perf_counter() - began
+        except LoginRefused:  # the gateway has not read it yet
+            await asyncio.sleep(0.01)
+
+
+def _keys(run: Run, control: Control) -> Iterator[Result]:
+    """Until the gateway takes a new key, and until it refuses a revoked one."""
+    count = FIRSTS_QUICK if run.quick else FIRSTS // 4
+    run.say(f"{count} keys made and revoked")
+    waits: dict[str, list[float]] = {"made": [], "revoked": []}
+    for _ in range(count):
+        made = control.change("POST", "/clusters/first-0/keys", {})
+        login = made["key"]["id"], made["secret"]
+        bootstrap = control.get("/clusters/first-0")["bootstrap"]
+        waits["made"].append(_reached(bootstrap, login, valid=True))
+        control.change("DELETE", f"/keys/{login[0]}")
+        waits["revoked"].append(_reached(bootstrap, login, valid=False))
+    for what, seen in waits.items():
+        yield Result.of_runs(f"key-{what}-to-gateway-max", [max(seen)], unit="s", goal="< 2")
+
+
+def _reached(bootstrap: str, login: tuple[str, str], *, valid: bool) -> float:
+    async def accepted() -> bool:
+        try:
+            async with Client(bootstrap, Security(Login(*login, Mechanism.PLAIN))) as client:
+                await client.call("Metadata", {"Topics": []}, again=False)
+        except LoginRefused:
+            return False
+        return True
+
+    began = time.perf_counter()
+    _until(lambda: asyncio.run(accepted()) is valid)
+    return time.perf_counter() - began
+
+
+def _many(run: Run, control: Control, pid: int) -> Iterator[Result]:
+    count = CLUSTERS_QUICK if run.quick else CLUSTERS
+    run.say(f"{count} clusters through the API")
+    before_mb = psutil.Process(pid).memory_info().rss / 1e6
+
+    def create(number: int) -> None:
+        Control(control.url, control.token).change("POST", "/clusters", {"name": f"many-{number}"})
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(CALLERS) as callers:
+        list(callers.map(create, range(count)))
+    _until(lambda: not control.get("/operations", state="running", limit="1")["items"], seconds=900)
+    rate = count / (time.perf_counter() - began)
+    each_kb = (psutil.Process(pid).memory_info().rss / 1e6 - before_mb) / count * 1000
+    yield Result.of_runs(
+        "clusters-created",
+        [rate],
+        unit="clusters/s until ready",
+        detail={"clusters": count, "callers": CALLERS},
+    )
+    yield Result.of_runs("control-memory-per-cluster", [each_kb], unit="KB")
+    waits = []
+    for _ in range(PAGES):
+        began = time.perf_counter()
+        control.get("/clusters", limit="100")
+        waits.append(time.perf_counter() - began)
+    goal_detail = {"clusters": control.get("/status")["clusters"], "page": 100}
+    yield Result.of_runs(
+        "list-page-p99", [_percentile(waits, 0.99) * 1000], unit="ms", goal="< 100", detail=goal_detail
+    )
+
+
+def _restart(run: Run, words: list[str], log: Path, empty_mb: float, control: Control) -> Iterator[Result]:
+    """A gateway that starts with all these tenants."""
+    tenants = control.get("/status")["clusters"]
+    run.say(f"a gateway starts with {tenants} tenants")
+    began = time.perf_counter()
+    with _process(words, log) as served:
+        _until(lambda: "serves" in log.read_text())
+        seconds = time.perf_counter() - began
+        each_kb = (psutil.Process(served.pid).memory_info().rss / 1e6 - empty_mb) / tenants * 1000
+    yield Result.of_runs(
+        "gateway-serves-after",
+        [seconds],
+        unit="s, process start included",
+        goal="< 3",
+        detail={"tenants": tenants},
+    )
+    yield Result.of_runs("gateway-memory-per-tenant", [each_kb], unit="KB")
+
+
+async def _started(home: Path) -> LocalFleet:
+    document = {"clusters": [SHAPE]}
+    fleet = open_fleet(parse_fleet(document), Layout(home), await obtain_runtime())
+    remember_spec(Layout(home), document)
+    await fleet.prepare()
+    for node in fleet.nodes:
+        await node.start()
+    await wait_until_ready(fleet.nodes)
+    return fleet
+
+
+@contextmanager
+def _process(words: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as file:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *words], stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        )
+    try:
+        yield child
+    finally:
+        child.terminate()
+        child.wait(30)
+
+
+def _until(condition: Any, *, seconds: float = READY_SECONDS_MAX) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except PenstockError:
+            if time.monotonic() > deadline:
+                raise
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def _percentile(values: list[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
+
+
+if __name__ == "__main__":
+    sys.exit(main("control", measure))

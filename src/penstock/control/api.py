@@ -1,0 +1,323 @@
+"""The HTTP API: an app as a value, errors as problem details, and what every route shares.
+
+    /v1/clusters, /v1/accounts, /v1/keys, /v1/operations, /v1/cells, /v1/physical-clusters, /v1/tokens
+
+Changes answer 202 with an operation, whose resource tells its progress. `Idempotency-Key` makes a
+change safe to send again; `If-Match` carries the version it was made for.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar
+
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+
+from penstock import __version__
+from penstock.control.access import require, token_of
+from penstock.control.decisions import Ask, Decided
+from penstock.control.metrics import metrics_text
+from penstock.control.registry import Registry
+from penstock.control.shapes import Page, Problem
+from penstock.model.entities import Entity, OperatorRole, OperatorToken
+from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors.control import (
+    ControlError,
+    NotActive,
+    NotCaughtUp,
+    RequestInvalid,
+    RouteMissing,
+    VersionNeeded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.control.checker import Difference
+
+PAGE_MAX: Final = 500
+PAGE_DEFAULT: Final = 100
+IDEMPOTENCY_KEY_MAX: Final = 200  # characters
+PROBLEM_TYPE: Final = "application/problem+json"
+# What any route may answer besides its own.
+PROBLEMS: Final = (400, 401, 403, 404, 405, 409, 412, 422, 428, 500, 503)
+
+E = TypeVar("E", bound=Entity)
+S = TypeVar("S")
+
+
+class Plane(Protocol):
+    """What the API needs of a control plane."""
+
+    role: Any
+    loads: dict[str, float]
+
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def active_url(self) -> str: ...
+    @property
+    def position(self) -> tuple[int, int]: ...
+    async def decide(
+        self,
+        decision: Callable[[Registry, Ask], Decided],
+        kind: type[Entity],
+        *,
+        actor: str,
+        request: str = "",
+        fingerprint: str = "",
+    ) -> Decided: ...
+    async def check(self) -> tuple[Difference, ...]: ...
+    async def repair(self) -> tuple[Difference, ...]: ...
+
+
+bearer = HTTPBearer(auto_error=False, description="An operator's token.")
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+
+
+def plane_of(request: Request) -> Plane:
+    plane: Plane = request.app.state.plane
+    return plane
+
+
+def caller(request: Request, bearer: Bearer) -> OperatorToken:
+    plane = plane_of(request)
+    if not plane.registry.count(OperatorToken):
+        # Nobody has taken office yet: the first one makes the first token.
+        position, end = plane.position
+        raise NotCaughtUp(position=position, end=end)
+    given = None if bearer is None else f"{bearer.scheme} {bearer.credentials}"
+    return token_of(plane.registry, given)
+
+
+Caller = Annotated[OperatorToken, Depends(caller)]
+Served = Annotated[Plane, Depends(plane_of)]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
+Cursor = Annotated[str, Query(max_length=200)]
+IfMatch = Annotated[
+    str | None, Header(max_length=50, description='The version it was made for: `"3"` or `*`.')
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A change that somebody asks for."""
+
+    plane: Plane
+    token: OperatorToken
+    request: str
+    fingerprint: str
+
+    @property
+    def registry(self) -> Registry:
+        return self.plane.registry
+
+    def may(self, cluster: str | None, needed: OperatorRole = OperatorRole.CLUSTER_ADMIN) -> None:
+        require(self.token, needed, cluster)
+
+    async def decide(self, decision: Callable[[Registry, Ask], Decided], kind: type[Entity]) -> Decided:
+        return await self.plane.decide(
+            decision,
+            kind,
+            actor=f"operator/{self.token.id}",
+            request=self.request,
+            fingerprint=self.fingerprint,
+        )
+
+
+async def change(
+    request: Request,
+    plane: Served,
+    token: Caller,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=IDEMPOTENCY_KEY_MAX,
+            description="Sent again with the same key, a change is made once.",
+        ),
+    ] = None,
+) -> Call:
+    body = await request.body()
+    asked = f"{request.method} {request.url.path}\0".encode() + body
+    key = ""
+    if idempotency_key is not None:
+        key = hashlib.sha256(f"{token.id}\0{idempotency_key}".encode()).hexdigest()
+    return Call(plane, token, key, hashlib.sha256(asked).hexdigest())
+
+
+Change = Annotated[Call, Depends(change)]
+
+
+def expected_version(if_match: str | None) -> int | None:
+    """None means: whatever there is. A change has to say one or the other."""
+    if if_match is None:
+        raise VersionNeeded
+    text = if_match.strip().removeprefix("W/").strip('"')
+    if text == "*":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise RequestInvalid(where="If-Match", reason=f"{if_match!r} is no ETag of ours")
+    return int(text)
+
+
+def tag(response: Response, entity: Entity | None) -> None:
+    if entity is not None:
+        response.headers["ETag"] = f'"{entity.version}"'
+
+
+def located(response: Response, decided: Decided) -> None:
+    response.headers["Location"] = f"/v1/operations/{decided.operation.id}"
+
+
+def page_of(
+    registry: Registry,
+    kind: type[E],
+    cursor: str,
+    limit: int,
+    show: Callable[[E], S],
+    wanted: Callable[[E], bool],
+) -> Page[S]:
+    """The next entities that are wanted. An empty page with a cursor does not occur: we look on."""
+    after = _cursor_id(cursor)
+    items: list[S] = []
+    while True:
+        chunk = registry.page(kind, after, PAGE_MAX)
+        for entity in chunk:
+            if wanted(entity):
+                if len(items) == limit:
+                    return Page(items=items, cursor=_cursor(after))
+                items.append(show(entity))
+            after = entity.id
+        if len(chunk) < PAGE_MAX:
+            return Page(items=items, cursor=None)
+
+
+def _cursor(entity_id: str) -> str:
+    return base64.urlsafe_b64encode(entity_id.encode()).decode().rstrip("=")
+
+
+def _cursor_id(cursor: str) -> str:
+    if not cursor:
+        return ""
+    try:
+        return base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except (binascii.Error, ValueError, UnicodeDecodeError):
+        raise RequestInvalid(where="cursor", reason="it is none that a page gave") from None
+
+
+# Errors
+
+
+def problem(error: PenstockError) -> JSONResponse:
+    status = _status(error)
+    body = Problem(
+        type=f"urn:penstock:{error.code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=error.message,
+        code=error.code,
+        hint=error.advice,
+        fault=error.fault,
+        retriable=error.retriable,
+        active=str(error.facts["url"]) if isinstance(error, NotActive) else None,
+    )
+    headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body.model_dump(), status_code=status, media_type=PROBLEM_TYPE, headers=headers)
+
+
+def _status(error: PenstockError) -> int:
+    if isinstance(error, ControlError):
+        return error.status
+    if error.fault is Fault.CALLER:
+        return HTTPStatus.UNPROCESSABLE_ENTITY
+    return HTTPStatus.SERVICE_UNAVAILABLE if error.retriable else HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+async def _ours(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, PenstockError)
+    return problem(error)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+    return problem(RequestInvalid(where=where, reason=first["msg"]))
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    answer = problem(RouteMissing(method=request.method, path=request.url.path, reason=error.detail))
+    answer.status_code = error.status_code
+    for name, value in (error.headers or {}).items():
+        answer.headers[name] = value
+    return answer
+
+
+def make_api(plane: Plane | None = None) -> FastAPI:
+    """The app; without a plane it only describes itself."""
+    from penstock.control.routes import router
+
+    app = FastAPI(
+        title="Penstock control plane",
+        version=__version__,
+        description="Logical clusters, service accounts, API keys and the operations on them.",
+        openapi_url="/v1/openapi.json",
+        docs_url="/v1/docs",
+        redoc_url=None,
+    )
+    app.state.plane = plane
+    app.include_router(router, responses=_documented())
+    app.add_api_route("/metrics", _metrics, include_in_schema=False)
+    app.add_api_route("/healthz", _healthy, include_in_schema=False)
+    app.add_exception_handler(PenstockError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign] # FastAPI's own way to replace it
+    return app
+
+
+async def _metrics(plane: Served) -> Response:
+    return Response(metrics_text(plane), media_type="text/plain; version=0.0.4")
+
+
+async def _healthy(plane: Served) -> dict[str, str]:
+    """Reads the registry; one that is not caught up answers with a problem, and 503."""
+    plane.registry.count(OperatorToken)
+    return {"role": str(plane.role)}
+
+
+def _documented() -> dict[int | str, dict[str, Any]]:
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {PROBLEM_TYPE: {"schema": schema}}}
+        for status in PROBLEMS
+    }
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        schema["info"]["version"] = "1"  # of the interface, not of the release
+        schemas = schema["components"]["schemas"]
+        schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        app.openapi_schema = schema
+    return app.openapi_schema

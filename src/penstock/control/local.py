@@ -1,0 +1,250 @@
+"""Physical clusters of local processes: how those of a home are reached, and new ones made.
+
+The clusters of the home's own fleet are started by `penstock up`; a dedicated cluster gets a home of
+its own below `dedicated/`, with its own platform key, and is kept up by the active control plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import socket
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from penstock.balance.cells import plan_cells
+from penstock.control.reach import Reach
+from penstock.fleet.cluster import AUTOMATIC_PORTS
+from penstock.fleet.layout import Layout, make_directory, write_atomically
+from penstock.fleet.local import open_fleet, remember_spec, remembered_document, watched_fleet
+from penstock.fleet.parse import parse_fleet
+from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.security import load_platform_key
+from penstock.fleet.spec import Listener
+from penstock.fleet.supervisor import Supervisor, stop_nodes
+from penstock.kafka.security import tls_trusting
+from penstock.model.entities import BrokerPlace, CellPlace
+from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from penstock.fleet.local import LocalCluster, LocalFleet
+    from penstock.fleet.spec import ClusterSpec
+    from penstock.model.entities import PhysicalCluster
+
+LOCAL: Final = "local"
+GATEWAY_FILE: Final = "gateway.yaml"
+DEDICATED_BROKERS: Final = 1
+STOP_SECONDS: Final = 10.0
+
+
+def fleet_reaches(layout: Layout, *, cell_brokers: int = 0) -> tuple[Reach, ...]:
+    """The clusters of the fleet under this home, as it was last started."""
+    fleet = watched_fleet(layout)
+    return tuple(reach_of(fleet, cluster, cell_brokers=cell_brokers) for cluster in fleet.clusters)
+
+
+def reach_of(fleet: LocalFleet, cluster: LocalCluster, *, cell_brokers: int = 0) -> Reach:
+    spec = cluster.cluster.spec
+    brokers = tuple(
+        BrokerPlace(BrokerId(node.id), node.zone, *_address(node.address(Listener.GATEWAY)))
+        for node in spec.brokers
+    )
+    return Reach(
+        id=cluster.cluster.id,
+        name=spec.name,
+        provider=LOCAL,
+        bootstrap=spec.bootstrap(),
+        key=load_platform_key(fleet.layout.secrets),
+        brokers=brokers,
+        cells=cells_of(brokers, cell_brokers),
+        kafka_id=cluster.cluster.kafka_id,
+        tls=tls_trusting(fleet.access.ca) if spec.tls else None,
+        metrics=tuple((n.id, "127.0.0.1", n.ports[Listener.METRICS]) for n in spec.brokers),
+        tenants_bootstrap=offered_bootstrap(gateway_file(fleet.layout, spec)),
+    )
+
+
+def cells_of(brokers: Sequence[BrokerPlace], size: int) -> tuple[CellPlace, ...]:
+    """Cells of so many brokers, evenly over the zones; one cell of all of them if no size is given."""
+    if size <= 0:
+        return (CellPlace("cell-1", tuple(sorted(broker.id for broker in brokers))),)
+    zones: dict[Zone, list[BrokerId]] = {}
+    for broker in brokers:
+        zones.setdefault(broker.zone, []).append(broker.id)
+    return tuple(CellPlace(cell.id, cell.brokers) for cell in plan_cells(zones, size))
+
+
+def gateway_file(layout: Layout, spec: ClusterSpec) -> Path:
+    return layout.cluster(spec.name) / GATEWAY_FILE
+
+
+def offered_bootstrap(path: Path) -> str:
+    """What tenants are told, from the file that their gateway is started with."""
+    if not path.exists():
+        return ""
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
+    host = document["advertised_host"]
+    return ",".join(f"{host}:{broker['port']}" for broker in document["brokers"])
+
+
+def write_gateway_file(layout: Layout, cluster: LocalCluster, ports: Sequence[int], ca: Path) -> Path:
+    """A gateway before every broker of a cluster, by port, that follows the cluster's state topic."""
+    spec = cluster.cluster.spec
+    document: dict[str, Any] = {
+        "gateway": f"gw-{spec.name}",
+        "cluster": str(cluster.cluster.id),
+        "listen": "127.0.0.1",
+        "advertised_host": "127.0.0.1",
+        "platform_key": str(layout.secrets / "platform.key"),
+        "tenants_from": "state",
+        "brokers": [
+            {
+                "id": node.id,
+                "zone": str(node.zone),
+                "address": node.address(Listener.GATEWAY),
+                "port": port,
+            }
+            for node, port in zip(spec.brokers, ports, strict=True)
+        ],
+    }
+    if spec.tls:
+        document["upstream_ca"] = str(ca)
+    path = gateway_file(layout, spec)
+    make_directory(path.parent)
+    write_atomically(path, yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class Kept:
+    """A cluster whose nodes are watched, and started again when they die."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self._stop = asyncio.Event()
+        self._keeping = asyncio.create_task(supervisor.keep(self._stop))
+
+    async def let_go(self) -> None:
+        self._stop.set()
+        await self._keeping
+        for one in self.supervisor.watched:
+            await one.prober.close()
+
+
+class LocalProvisioner:
+    """Dedicated clusters as local processes. Everything it knows stands under its directory."""
+
+    def __init__(self, layout: Layout, *, gateways: bool = True, brokers: int = DEDICATED_BROKERS) -> None:
+        self._layout = layout
+        self._gateways = gateways
+        self._brokers = brokers
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._kept: dict[str, Kept] = {}
+
+    def _home(self, cluster: PhysicalCluster) -> Layout:
+        return Layout(self._layout.home / "dedicated" / cluster.id)
+
+    async def provision(self, cluster: PhysicalCluster, units: int) -> Reach:
+        del units  # a laptop's brokers are all of one size
+        home = self._home(cluster)
+        make_directory(home.home)
+        if remembered_document(home) is None:
+            shape: dict[str, Any] = {"name": cluster.id, "port": 0, "brokers": self._brokers}
+            if self._brokers == 1:
+                shape |= {"combined": True, "zones": ["a"]}
+            remember_spec(home, {"clusters": [shape]})
+        return await self._start(home, cluster)
+
+    async def reach(self, cluster: PhysicalCluster) -> Reach | None:
+        home = self._home(cluster)
+        if remembered_document(home) is None:
+            return None
+        return await self._start(home, cluster)
+
+    async def release(self, cluster: PhysicalCluster) -> None:
+        home = self._home(cluster)
+        await self._stop_gateway(cluster.id)
+        kept = self._kept.pop(cluster.id, None)
+        if kept is not None:
+            await kept.let_go()
+            await kept.supervisor.stop()
+        elif remembered_document(home) is not None:
+            await stop_nodes(watched_fleet(home).nodes)
+        if home.home.exists():
+            shutil.rmtree(home.home)
+
+    async def close(self) -> None:
+        """The gateways end with us; brokers go on, and a successor keeps them up."""
+        for cluster in list(self._running):
+            await self._stop_gateway(cluster)
+        for kept in self._kept.values():
+            await kept.let_go()
+        self._kept.clear()
+
+    async def _start(self, home: Layout, cluster: PhysicalCluster) -> Reach:
+        document = remembered_document(home)
+        spec = parse_fleet(document or {}, where=str(home.fleet_file))
+        if cluster.id not in self._kept:
+            fleet = open_fleet(spec, home, await obtain_runtime())
+            supervisor = Supervisor(fleet)
+            await supervisor.start()
+            self._kept[cluster.id] = Kept(supervisor)
+        fleet = self._kept[cluster.id].supervisor.fleet
+        (made,) = fleet.clusters
+        path = gateway_file(home, made.cluster.spec)
+        if not path.exists():
+            write_gateway_file(home, made, free_ports(len(made.cluster.spec.brokers)), fleet.access.ca)
+        reach = reach_of(fleet, made)
+        if self._gateways and cluster.id not in self._running:
+            self._running[cluster.id] = await start_gateway(path)
+        # The registry gave it its id before it was made.
+        return replace(reach, id=PhysicalClusterId(cluster.id), name=cluster.name)
+
+    async def _stop_gateway(self, cluster: str) -> None:
+        process = self._running.pop(cluster, None)
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+async def start_gateway(path: Path) -> asyncio.subprocess.Process:
+    """As a process of its own, which ends when ours does: its standard input is our pipe."""
+    with path.with_suffix(".log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "penstock", "gateway", "run", "--config", str(path), "--until-stdin-ends",
+            stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
+        )  # fmt: skip
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now, outside of what systems lend to outgoing connections."""
+    found: list[int] = []
+    chance = random.SystemRandom()
+    while len(found) < count:
+        port = chance.choice(AUTOMATIC_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found

@@ -1,0 +1,144 @@
+"""Users, ACLs and client quotas inside Kafka, set and read as `wanted` speaks of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.control.coalescing import Coalesced
+from penstock.control.wanted import Rights, Rule
+from penstock.fleet.passwords import SCRAM_ITERATIONS
+from penstock.kafka import acls, quotas, users
+from penstock.kafka.acls import ANY_HOST, Acl, AclFilter, Operation, Pattern, Permission, ResourceType
+from penstock.kafka.security import Mechanism
+from penstock.kafka.users import Credential
+from penstock.model.errors import PenstockError
+from penstock.model.ids import ID_ALPHABET, ID_LENGTH
+from penstock.wire.codes import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.fleet.passwords import PlatformKey
+    from penstock.kafka.client import Client
+
+RATES: Final = (quotas.PRODUCER_BYTES, quotas.CONSUMER_BYTES)
+_MECHANISM: Final = Mechanism.SCRAM_SHA_512
+_TAIL: Final = f"[{ID_ALPHABET}]{{{ID_LENGTH}}}"
+TENANT_USER: Final = re.compile(f"(lkc-{_TAIL})_sa-{_TAIL}")
+TENANT_NAME: Final = re.compile(f"(lkc-{_TAIL})_")
+_RESOURCES: Final = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactional-id": ResourceType.TRANSACTIONAL_ID,
+    "cluster": ResourceType.CLUSTER,
+}
+_RESOURCE_NAMES: Final = {kind: name for name, kind in _RESOURCES.items()}
+
+
+class Granter:
+    """What one physical cluster's tenants have there. Doing anything twice changes nothing."""
+
+    def __init__(self, client: Client, key: PlatformKey) -> None:
+        self._client = client
+        self._key = key
+        self._give = Coalesced[Rights](self._give_all)
+        self._take = Coalesced[str](self._take_all)
+
+    async def give(self, rights: Rights) -> None:
+        """Users with their passwords, rules and rates; what was there besides stays."""
+        if rights.users:
+            await self._give.ask(rights)
+
+    async def take(self, users_gone: Sequence[str]) -> None:
+        """Everything that these users have, rules first: they bite at once, users when they log in."""
+        await asyncio.gather(*(self._take.ask(user) for user in users_gone))
+
+    async def take_rules(self, rules: Sequence[Rule]) -> None:
+        filters = [
+            AclFilter(
+                principal=f"User:{rule.user}",
+                operation=_operation(rule.operation),
+                resource_type=_RESOURCES[rule.resource],
+                resource_name=rule.name,
+                pattern=Pattern[rule.pattern.upper()],
+            )
+            for rule in rules
+        ]
+        if filters:
+            _raise_any(await acls.delete(self._client, filters))
+
+    async def rules_of(self, user: str) -> frozenset[Rule]:
+        found = await acls.describe(self._client, AclFilter(principal=f"User:{user}"))
+        return frozenset(rule_of(acl) for acl in found)
+
+    async def _give_all(self, many: Sequence[Rights]) -> None:
+        wanted = Rights()
+        for rights in many:
+            wanted |= rights
+        credentials = [
+            Credential(user, self._key.password(user, generation), _MECHANISM, SCRAM_ITERATIONS)
+            for user, generation in wanted.users.items()
+        ]
+        _raise_any(await users.alter(self._client, upsert=credentials))
+        _raise_any(await acls.create(self._client, [acl_of(rule) for rule in sorted(wanted.rules)]))
+        rates = {quotas.entity(user=user): dict(values) for user, values in wanted.rates.items()}
+        _raise_any(await quotas.alter(self._client, rates))
+
+    async def _take_all(self, gone: Sequence[str]) -> None:
+        _raise_any(await acls.delete(self._client, [AclFilter(principal=f"User:{user}") for user in gone]))
+        nothing: dict[str, float | None] = dict.fromkeys(RATES)
+        _raise_any(await quotas.alter(self._client, {quotas.entity(user=user): nothing for user in gone}))
+        answers = await users.alter(self._client, delete=[(user, _MECHANISM) for user in gone])
+        missing = Code.RESOURCE_NOT_FOUND
+        said = {
+            user: None if isinstance(a, PenstockError) and a.facts.get("error_code") == missing else a
+            for user, a in answers.items()
+        }
+        _raise_any(said)
+
+
+async def present_rights(client: Client) -> Rights:
+    """What tenants' users have now, of all tenants."""
+    named = {user: 0 for user in await users.describe(client) if TENANT_USER.fullmatch(user)}
+    rules = set()
+    for acl in await acls.describe(client):
+        user = acl.principal.removeprefix("User:")
+        if TENANT_USER.fullmatch(user) or TENANT_NAME.match(acl.resource_name):
+            rules.add(rule_of(acl))
+    rates: dict[str, Mapping[str, float]] = {}
+    for entity, values in (await quotas.describe(client, kinds=[quotas.USER])).items():
+        for part in entity:
+            if part.name is not None and TENANT_USER.fullmatch(part.name):
+                rates[part.name] = dict(values)
+    return Rights(named, frozenset(rules), rates)
+
+
+def acl_of(rule: Rule) -> Acl:
+    return Acl(
+        f"User:{rule.user}",
+        _operation(rule.operation),
+        _RESOURCES[rule.resource],
+        rule.name,
+        Pattern[rule.pattern.upper()],
+    )
+
+
+def rule_of(acl: Acl) -> Rule:
+    kind = _RESOURCE_NAMES.get(acl.resource_type, str(acl.resource_type))
+    operation = acl.operation.name.lower().replace("_", "-")
+    if acl.permission is not Permission.ALLOW or acl.host != ANY_HOST:
+        operation = f"{acl.permission.name.lower()} {operation} from {acl.host}"  # none that we make
+    user = acl.principal.removeprefix("User:")
+    return Rule(user, kind, acl.resource_name, acl.pattern.name.lower(), operation)
+
+
+def _operation(name: str) -> Operation:
+    return Operation[name.upper().replace("-", "_")]
+
+
+def _raise_any(answers: Mapping[Any, object]) -> None:
+    for answer in answers.values():
+        if isinstance(answer, PenstockError):
+            raise answer

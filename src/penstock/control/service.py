@@ -1,0 +1,390 @@
+"""A control plane: follows the registry always, and reigns while it owns the group.
+
+Several may run. All of them read the registry from its topic and answer questions; one of them, the
+owner of the single partition of `_penstock.control`, decides. Where the two disagree for a moment,
+the transactional id says who may write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from penstock.control.checker import Declared, Difference, declared, differences
+from penstock.control.decisions import Ask, Decided, decided_before
+from penstock.control.feeder import COMPACTED
+from penstock.control.observing import Observer, found
+from penstock.control.placing import smoothed
+from penstock.control.registry import Change, Put, Registry
+from penstock.control.reign import Reign
+from penstock.control.rights import TENANT_USER
+from penstock.control.steps import registered
+from penstock.control.units import TABLES
+from penstock.fleet.passwords import SCRAM_ITERATIONS
+from penstock.gateway.states_topic import GATEWAY_USER, gateway_rules
+from penstock.kafka import acls, users
+from penstock.kafka.following import Follower
+from penstock.kafka.log import ensure_topic
+from penstock.kafka.ownership import SESSION_SECONDS, Ownership
+from penstock.kafka.partitions import TopicPartition
+from penstock.kafka.security import Mechanism
+from penstock.kafka.topics import NewTopic
+from penstock.kafka.users import Credential
+from penstock.model.entities import (
+    ApiKey,
+    ClusterState,
+    Entity,
+    Holder,
+    LogicalCluster,
+    Operation,
+    OperatorRole,
+    OperatorToken,
+    PhysicalCluster,
+    ServiceAccount,
+)
+from penstock.model.errors import PenstockError
+from penstock.model.errors.control import NotActive, NotCaughtUp
+from penstock.model.events import RegistryRecord, entity_of
+from penstock.model.keys import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
+from penstock.model.schema import EVENT_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.control.reach import Clusters, Provisioner, Reach
+    from penstock.kafka.client import Client
+    from penstock.wire.records import Record
+
+LOAD_SECONDS: Final = 10.0  # between two looks at the brokers' load
+PAUSE_SECONDS: Final = 0.5  # after a stay in office ended by an error
+REGISTRY: Final = TopicPartition(REGISTRY_TOPIC, 0)
+AUDIT: Final = TopicPartition(AUDIT_TOPIC, 0)
+AUDIT_RETENTION_MS: Final = 365 * 24 * 3600 * 1000
+ROOT_TOKEN: Final = "root"  # noqa: S105 - the name of the token that is made at the first start
+
+log = structlog.get_logger("penstock.control")
+
+
+class Role(StrEnum):
+    STARTING = "starting"
+    STANDBY = "standby"
+    ACTIVE = "active"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The cluster that holds the registry, and what is written when somebody takes office."""
+
+    cluster: str
+    url: str
+    reaches: tuple[Reach, ...]
+    root_sha256: str = field(repr=False, default="")
+    audit: TopicPartition = AUDIT
+
+    def opening(self, incarnation: str) -> Callable[[Registry], Decided]:
+        """Who is active, which clusters there are, and the operator that is always there."""
+
+        def decide(registry: Registry) -> Decided:
+            now = int(time.time() * 1000)
+            before = registry.get(Holder, "active")
+            holder = Holder(
+                id="active",
+                version=1 if before is None else before.version + 1,
+                changed_ms=now,
+                url=self.url,
+                incarnation=incarnation,
+                since_ms=now,
+            )
+            changes: list[Change] = [Put(holder)]
+            changes += [change for r in self.reaches if (change := _registration(registry, r, now))]
+            changes += self._root(registry, now)
+            return Decided(Operation(id="op-", action="", subject=""), tuple(changes), None)
+
+        return decide
+
+    def _root(self, registry: Registry, now: int) -> list[Change]:
+        known = registry.get(OperatorToken, ROOT_TOKEN)
+        if not self.root_sha256 or (known is not None and known.secret_sha256 == self.root_sha256):
+            return []
+        made = OperatorToken(
+            id=ROOT_TOKEN,
+            version=1 if known is None else known.version + 1,
+            changed_ms=now,
+            name=ROOT_TOKEN,
+            role=OperatorRole.ADMIN,
+            secret_sha256=self.root_sha256,
+        )
+        return [Put(made)]
+
+    async def prepare(self, client: Client, reach: Reach) -> None:
+        """What every physical cluster needs besides its tenants: the gateways' own user."""
+        password = reach.key.password(GATEWAY_USER)
+        credential = Credential(GATEWAY_USER, password, Mechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
+        made = await users.alter(client, upsert=[credential])
+        ruled = await acls.create(client, gateway_rules())
+        for answer in (*made.values(), *ruled.values()):
+            if answer is not None:
+                raise answer
+
+
+def _registration(registry: Registry, reach: Reach, now: int) -> Change | None:
+    before = registry.get(PhysicalCluster, reach.id)
+    if before is None:
+        before = PhysicalCluster(id=reach.id, name=reach.name, provider=reach.provider)
+    after = registered(before, reach, now)
+    same = before.version and before.changed(now, state=ClusterState.READY) == after
+    return None if same else Put(after)
+
+
+class ControlPlane:
+    def __init__(
+        self,
+        home: Home,
+        clusters: Clusters,
+        *,
+        provisioner: Provisioner | None = None,
+        session_seconds: float = SESSION_SECONDS,
+    ) -> None:
+        self._home = home
+        self.clusters = clusters
+        self._provisioner = provisioner
+        self._session_seconds = session_seconds
+        self._registry = Registry()
+        self._building = self._registry
+        self._dirty: set[str] = set()
+        self.loads: dict[str, float] = {}
+        self.role = Role.STARTING
+        self._owns = asyncio.Event()
+        self._owned_not = asyncio.Event()
+        self._reign: Reign | None = None  # decides
+        self._taking_office: Reign | None = None  # hears what is committed, from its first moment
+        self._follower: Follower | None = None
+
+    # Life
+
+    async def run(self, stop: asyncio.Event) -> None:
+        client = self.clusters.client(self._home.cluster)
+        await self._prepare(client)
+        self._follower = Follower(client, REGISTRY, take=self._take, reset=self._reset, moved=self._moved)
+        ownership = Ownership(
+            client,
+            CONTROL_GROUP,
+            REGISTRY_TOPIC,
+            changed=self._owner_changed,
+            session_seconds=self._session_seconds,
+        )
+        self._owned_not.set()
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._follower.run()),
+                group.create_task(ownership.run()),
+                group.create_task(self._reign_whenever(ownership)),
+                group.create_task(self._observe()),
+            ]
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+
+    async def _prepare(self, client: Client) -> None:
+        await ensure_topic(client, NewTopic(REGISTRY_TOPIC, 1, configs=COMPACTED))
+        audit = {"retention.ms": str(AUDIT_RETENTION_MS), "max.message.bytes": str(2 * EVENT_BYTES_MAX)}
+        await ensure_topic(client, NewTopic(AUDIT_TOPIC, 1, configs=audit))
+        for reach in self.clusters.known:
+            try:
+                await self._home.prepare(self.clusters.client(reach.id), reach)
+            except PenstockError as failure:
+                if reach.id == self._home.cluster:
+                    raise
+                log.warning("cluster not reached", cluster=reach.id, error=str(failure))
+
+    def _owner_changed(self, owns: bool) -> None:
+        if owns:
+            self._owned_not.clear()
+            self._owns.set()
+        else:
+            self._owns.clear()
+            self._owned_not.set()
+
+    async def _reign_whenever(self, ownership: Ownership) -> None:
+        assert self._follower is not None
+        await self._follower.until_caught_up()
+        while True:
+            self.role = Role.STANDBY
+            await self._owns.wait()
+            await self._known_again()
+            reign = Reign(
+                self._home,
+                self.clusters,
+                self._follower,
+                lambda: self._registry,
+                self._provisioner,
+                ownership.holds,
+            )
+            self._taking_office = reign
+            try:
+                await self._stay(reign)
+            except* PenstockError as failures:
+                log.warning("no longer active", error=str(_first(failures)))
+                await asyncio.sleep(PAUSE_SECONDS)
+            finally:
+                self._reign = self._taking_office = None
+
+    async def _stay(self, reign: Reign) -> None:
+        async with asyncio.TaskGroup() as group:
+            staying = group.create_task(reign.run())
+            ready = group.create_task(reign.ready())
+            lost = group.create_task(self._owned_not.wait())
+            await asyncio.wait({staying, ready, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                self._reign, self.role = reign, Role.ACTIVE
+                await asyncio.wait({staying, lost}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (staying, ready, lost):
+                task.cancel()
+
+    async def _known_again(self) -> None:
+        """Clusters that a predecessor made: their provider says how they are reached."""
+        if self._provisioner is None:
+            return
+        for physical in self._registry.all(PhysicalCluster):
+            if not self.clusters.has(physical.id) and physical.state is ClusterState.READY:
+                reach = await self._provisioner.reach(physical)
+                if reach is not None:
+                    self.clusters.add(reach)
+
+    async def _observe(self) -> None:
+        observer = Observer()
+        while True:
+            for reach in self.clusters.known:
+                physical = self._registry.get(PhysicalCluster, reach.id)
+                unit = TABLES[physical.capacity if physical is not None else "laptop"]
+                self.loads = smoothed(self.loads, await observer.loads(reach, unit))
+            await asyncio.sleep(LOAD_SECONDS)
+
+    # Following
+
+    def _reset(self) -> None:
+        """The serving registry stays until another has been built from the start."""
+        self._building = Registry()
+
+    def _take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            assert record.key is not None
+            self._dirty |= _tenants_of(record.key, record.value, self._building)
+            self._building.apply(record.key, record.value)
+
+    def _moved(self) -> None:
+        assert self._follower is not None
+        if not self._follower.caught_up:
+            return
+        if self._registry is not self._building:
+            self._registry = self._building
+            self._dirty |= {cluster.id for cluster in self._registry.all(LogicalCluster)}
+        dirty, self._dirty = self._dirty, set()
+        if self._taking_office is not None:
+            self._taking_office.moved(dirty)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """How far the registry is read, and how far it goes."""
+        follower = self._follower
+        return (0, -1) if follower is None else (follower.position, follower.end)
+
+    # What is asked
+
+    @property
+    def registry(self) -> Registry:
+        """To be read. What it says is committed, and it has no gap."""
+        if self._follower is None or self._registry is not self._building or self.position[1] < 0:
+            position, end = self.position
+            raise NotCaughtUp(position=position, end=end)
+        return self._registry
+
+    @property
+    def active_url(self) -> str:
+        holder = self._registry.get(Holder, "active")
+        return holder.url if holder is not None else "not known"
+
+    async def decide(
+        self,
+        decision: Callable[[Registry, Ask], Decided],
+        kind: type[Entity],
+        *,
+        actor: str,
+        request: str = "",
+        fingerprint: str = "",
+    ) -> Decided:
+        """Have something decided and committed; the same request again gets the same answer."""
+        reign = self._reign
+        if reign is None:
+            raise NotActive(url=self.active_url)
+
+        def decide(registry: Registry) -> Decided:
+            now = int(time.time() * 1000)
+            provisions = self._provisioner is not None
+            ask = Ask(actor, now, secrets.choice, request, fingerprint, self.loads, provisions)
+            return decided_before(registry, ask, kind) or decision(registry, ask)
+
+        return await reign.propose(decide)
+
+    async def check(self) -> tuple[Difference, ...]:
+        """Everything that Kafka has otherwise than declared, on every cluster that is reached."""
+        everything: list[Difference] = []
+        for reach in self.clusters.known:
+            everything += await check_cluster(self.registry, reach.id, self.clusters.client(reach.id))
+        return tuple(everything)
+
+    async def repair(self) -> tuple[Difference, ...]:
+        """Give what is missing, take what nobody declared; what is left."""
+        reign = self._reign
+        if reign is None:
+            raise NotActive(url=self.active_url)
+        for reach in self.clusters.known:
+            client = self.clusters.client(reach.id)
+            seen = await found(client)
+            wanted = await self._declared_still(reach.id)
+            granter = reign.effects.granter(reach.id)
+            strangers = [u for u in seen.rights.users if u not in wanted.rights.users]
+            strangers += [r.user for r in seen.rights.rules if r.user not in wanted.rights.users]
+            await granter.take(sorted({user for user in strangers if TENANT_USER.fullmatch(user)}))
+            await granter.give(wanted.rights)
+            extra = seen.rights.rules - wanted.rights.rules
+            await granter.take_rules(sorted(rule for rule in extra if rule.user not in strangers))
+            feeder = reign.feeders.get(reach.id)
+            if feeder is not None:
+                for tenant in {*wanted.states, *seen.states}:
+                    await feeder.tell(tenant)
+        return await self.check()
+
+    async def _declared_still(self, cluster: str) -> Declared:
+        return declared(self.registry, self.registry.need(PhysicalCluster, cluster))
+
+
+async def check_cluster(registry: Registry, cluster: str, client: Client) -> tuple[Difference, ...]:
+    wanted = declared(registry, registry.need(PhysicalCluster, cluster))
+    return differences(wanted, await found(client))
+
+
+def _tenants_of(key: bytes, value: bytes | None, registry: Registry) -> set[str]:
+    """Which tenants' state a record may change."""
+    kind, entity_id = entity_of(key)
+    if kind == LogicalCluster.kind:
+        return {entity_id}
+    if kind == PhysicalCluster.kind:
+        return {c.id for c in registry.all(LogicalCluster) if c.cluster == entity_id}
+    if kind not in (ServiceAccount.kind, ApiKey.kind):
+        return set()
+    if value is not None:
+        return {str(RegistryRecord.from_bytes(value).body["tenant"])}
+    gone = registry.get(ServiceAccount, entity_id) or registry.get(ApiKey, entity_id)
+    return set() if gone is None else {str(gone.tenant)}
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -1,0 +1,214 @@
+"""Gateways that follow `_penstock.state`: keys reach them, and they need no control plane to serve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.control import decisions
+from penstock.fleet.security import load_platform_key
+from penstock.gateway.config import GatewayConfig
+from penstock.gateway.server import Gateway
+from penstock.gateway.settings import GatewaySettings, TenantsFrom, parse_gateway
+from penstock.gateway.states_topic import StateSource, state_source, tenant_of
+from penstock.kafka.client import Client
+from penstock.kafka.security import Login, Mechanism, Security
+from penstock.model.entities import ApiKey, NetworkRule
+from penstock.model.errors.gateway import PlatformKeyMissing
+from penstock.model.errors.settings import SettingInvalid
+from penstock.model.errors.wire import LoginRefused
+from penstock.model.ids import BrokerId, PhysicalClusterId, ServiceAccountId
+from penstock.model.tenantstate import AccountState, KeyState, TenantState
+from penstock.wire.records import Record
+from tests.control.conftest import open_office
+from tests.ground.gateway import brokers_of
+from tests.kafka.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from tests.control.conftest import Office
+    from tests.ground.fleet import Fleet
+
+SECRET = "s" * 64
+
+
+def gateway_settings(fleet: Fleet) -> GatewaySettings:
+    return GatewaySettings(
+        gateway="test",
+        listen="127.0.0.1",
+        advertised_host="127.0.0.1",
+        platform_key=fleet.local.layout.secrets / "platform.key",
+        tenants_from=TenantsFrom.STATE,
+    )
+
+
+async def started(fleet: Fleet) -> Gateway:
+    """As `penstock gateway run` does it."""
+    settings = gateway_settings(fleet)
+    base = GatewayConfig(PhysicalClusterId("pkc-000000"), brokers_of(fleet))
+    source = state_source(settings, base)
+    gateway = Gateway(settings, await source.first(), source=source)
+    await gateway.start()
+    return gateway
+
+
+@pytest.fixture
+async def gateway(office: Office, control_fleet: Fleet) -> AsyncIterator[Gateway]:
+    del office
+    one = await started(control_fleet)
+    yield one
+    await one.close()
+
+
+def login(key: str, secret: str = SECRET) -> Security:
+    return Security(Login(key, secret, Mechanism.PLAIN))
+
+
+async def works(gateway: Gateway, key: str, secret: str = SECRET) -> bool:
+    try:
+        async with Client(gateway.bootstrap, login(key, secret)) as client:
+            await client.call("Metadata", {"Topics": []}, timeout=5, again=False)
+    except LoginRefused:
+        return False
+    return True
+
+
+def new_key(unique: Callable[[str], str]) -> str:
+    return unique("k").replace("-", "")[:16].upper().ljust(16, "0")
+
+
+@pytest.mark.kafka
+async def test_keys_reach_the_gateway_when_made_rotated_and_revoked(
+    office: Office, gateway: Gateway, unique: Callable[[str], str]
+) -> None:
+    cluster = await office.create(unique("shop"))
+    key, new = new_key(unique), new_key(unique)[::-1]
+
+    async def reaches(key: str, *, valid: bool) -> None:
+        async def there() -> bool:
+            return (key in gateway.config.keys) is valid
+
+        await eventually(there)
+        assert await works(gateway, key) is valid
+
+    await office.key(cluster.id, key, SECRET)
+    await reaches(key, valid=True)
+    sha = office.plane.registry.need(ApiKey, key).secret_sha256
+    rotated = await office.decide(lambda r, a: decisions.rotate_key(r, a, key, new, sha, 0), ApiKey)
+    await office.ended(rotated.operation.id)
+    await reaches(new, valid=True)
+    await reaches(key, valid=False)
+    revoked = await office.decide(lambda r, a: decisions.revoke_key(r, a, new, None), ApiKey)
+    await office.ended(revoked.operation.id)
+    await reaches(new, valid=False)
+
+
+@pytest.mark.kafka
+async def test_a_deleted_cluster_s_connections_are_closed(
+    office: Office, gateway: Gateway, unique: Callable[[str], str]
+) -> None:
+    cluster = await office.create(unique("shop"))
+    key = new_key(unique)
+    await office.key(cluster.id, key, SECRET)
+
+    async def known() -> bool:
+        return key in gateway.config.keys
+
+    await eventually(known)
+    async with Client(gateway.bootstrap, login(key)) as client:
+        await client.call("Metadata", {"Topics": []})
+        connection = await client.connection()
+
+        await office.delete(cluster.id)
+
+        async def closed() -> bool:
+            return connection.closed
+
+        await eventually(closed)
+
+
+@pytest.mark.kafka
+async def test_gateways_start_and_serve_while_no_control_plane_runs(
+    control_fleet: Fleet, unique: Callable[[str], str]
+) -> None:
+    key = new_key(unique)
+    async with open_office(control_fleet) as office:
+        await office.active()
+        cluster = await office.create(unique("shop"), network=NetworkRule(allow=("127.0.0.0/8",)))
+        await office.key(cluster.id, key, SECRET)
+
+    gateway = await started(control_fleet)
+    try:
+        assert await works(gateway, key)
+        assert not await works(gateway, key, "wrong" * 12)
+    finally:
+        await gateway.close()
+
+
+@pytest.mark.kafka
+async def test_the_gateways_user_may_read_the_state_and_nothing_else(
+    office: Office, control_fleet: Fleet
+) -> None:
+    del office
+    settings = gateway_settings(control_fleet)
+    key = load_platform_key(control_fleet.local.layout.secrets)
+    user = "_penstock.gateway"
+    security = Security(Login(user, key.password(user), Mechanism.SCRAM_SHA_512))
+    async with Client(control_fleet.gateway_bootstrap, security) as client:
+        answer = await client.call("Metadata", {"Topics": None})
+
+    assert settings.tenants_from is TenantsFrom.STATE
+    assert {topic["Name"] for topic in answer["Topics"]} == {"_penstock.state"}
+
+
+def test_a_state_becomes_the_tenant_a_gateway_goes_by() -> None:
+    account = ServiceAccountId("sa-000001")
+    state = TenantState(
+        id="lkc-000001",
+        accounts=(AccountState(account, 3),),
+        keys=(
+            KeyState("K" * 16, account, "ab" * 32),
+            KeyState("L" * 16, ServiceAccountId("sa-000002"), "ab" * 32),
+        ),
+        brokers=(BrokerId(1),),
+        network=NetworkRule(deny=("10.0.0.0/8",)),
+        quota={"connections": 7.0, "connection_attempts": 2.0},
+    )
+
+    tenant = tenant_of(state)
+
+    assert [key.id for key in tenant.keys] == ["K" * 16]  # one of an account that is not there is left out
+    assert tenant.accounts[account].generation == 3
+    assert (tenant.limits.connections_max, tenant.limits.connection_attempts_per_second) == (7, 2.0)
+    assert not tenant.network.admit("10.1.2.3")
+
+
+def test_a_gateway_file_says_where_tenants_come_from(tmp_path: Path) -> None:
+    document = {
+        "cluster": "pkc-000000",
+        "tenants_from": "state",
+        "brokers": [{"id": 1, "zone": "a", "address": "127.0.0.1:9"}],
+    }
+    settings, config = parse_gateway(document, beside=tmp_path)
+    assert settings.tenants_from is TenantsFrom.STATE
+
+    with pytest.raises(PlatformKeyMissing):
+        state_source(settings, config)
+    for wrong in ({"tenants_from": "heaven"}, {"tenants": [{"id": "lkc-000000"}]}):
+        with pytest.raises(SettingInvalid):
+            parse_gateway(document | wrong)
+
+
+def test_a_tenant_that_cannot_be_understood_stays_as_it_was() -> None:
+    source = StateSource("127.0.0.1:1", Security(), GatewayConfig(PhysicalClusterId("pkc-000000"), ()))
+    good = TenantState(id="lkc-000001", version=1).to_record()
+    source._take([Record(0, 0, good.key, good.to_bytes())])
+
+    source._take([Record(1, 0, good.key, b"{}"), Record(2, 0, b"other/x", b"{}")])
+
+    assert list(source._tenants) == ["lkc-000001"]
+    source._take([Record(3, 0, good.key, None)])
+    assert source._tenants == {}

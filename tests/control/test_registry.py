@@ -1,0 +1,202 @@
+"""The registry as a fold: versions, forward compatibility, pages, export and import."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.control.registry import Drop, Put, Registry, read_export, records_of
+from penstock.model.entities import LogicalCluster, Operation, OperatorRole, OperatorToken, PhysicalCluster
+from penstock.model.errors.control import EntityMissing, ImportRefused, VersionConflict
+from penstock.model.errors.events import EventFieldInvalid, EventTooNew, EventUnreadable
+from penstock.model.events import RegistryRecord
+from penstock.model.ids import PhysicalClusterId
+from tests.control.ground import PHYSICAL, Paper
+
+
+def cluster(number: int = 0, **more: object) -> LogicalCluster:
+    values = {"name": f"c{number}", "cluster": PhysicalClusterId(PHYSICAL), "cell": "cell-1"} | more
+    return LogicalCluster(id=f"lkc-{number:06}", version=1, **values)  # type: ignore[arg-type]
+
+
+def rebuilt(registry: Registry) -> Registry:
+    other = Registry()
+    for record in read_export(registry.export()):
+        other.apply(record.key, record.to_bytes())
+    return other
+
+
+def test_an_entity_comes_back_from_its_record_as_it_was() -> None:
+    paper = Paper.with_cells(2)
+    paper.cluster("shop", units=3, overrides={"requests": 50.0}, labels={"team": "web"})
+
+    again = rebuilt(paper.registry)
+
+    assert again.export() == paper.registry.export()
+    assert again.cluster("shop") == paper.registry.cluster("shop")
+    assert again.need(PhysicalCluster, PHYSICAL) == paper.registry.need(PhysicalCluster, PHYSICAL)
+
+
+def test_two_editors_cannot_overwrite_each_other() -> None:
+    registry = Registry()
+    registry.accept([Put(cluster())])
+    seen = registry.cluster("lkc-000000")
+    registry.accept([Put(seen.changed(1, units=2))])
+
+    with pytest.raises(VersionConflict):
+        registry.accept([Put(seen.changed(1, units=9))])
+
+    assert registry.cluster("lkc-000000").units == 2
+
+
+def test_a_deletion_of_an_older_version_is_refused() -> None:
+    registry = Registry()
+    registry.accept([Put(cluster())])
+    seen = registry.cluster("lkc-000000")
+    registry.accept([Put(seen.changed(1, units=2))])
+
+    with pytest.raises(VersionConflict):
+        registry.accept([Drop(seen)])
+
+
+def test_what_is_deleted_is_gone_from_every_index() -> None:
+    registry = Registry()
+    registry.accept([Put(cluster())])
+
+    registry.apply(b"logical-cluster/lkc-000000", None)
+
+    assert registry.cluster_named("c0") is None
+    assert registry.page(LogicalCluster, "", 10) == []
+    with pytest.raises(EntityMissing):
+        registry.cluster("c0")
+
+
+def test_a_renamed_cluster_is_found_by_its_new_name_only() -> None:
+    registry = Registry()
+    registry.accept([Put(cluster())])
+
+    registry.accept([Put(registry.cluster("c0").changed(1, name="other"))])
+
+    assert registry.cluster_named("c0") is None
+    assert registry.cluster("other").id == "lkc-000000"
+
+
+def test_fields_of_a_newer_release_survive_a_change_by_an_older_one() -> None:
+    record = cluster().to_record()
+    newer = replace(record, body={**record.body, "colour": "blue"})
+    registry = Registry()
+    registry.apply(newer.key, newer.to_bytes())
+
+    changed = registry.cluster("c0").changed(1, units=2)
+
+    assert changed.to_record().body["colour"] == "blue"
+
+
+def test_fields_that_an_older_release_did_not_write_have_their_defaults() -> None:
+    record = cluster().to_record()
+    older = replace(record, body={k: v for k, v in record.body.items() if k not in ("labels", "zones")})
+
+    assert LogicalCluster.from_record(older).labels == {}
+
+
+def test_an_entity_of_a_newer_schema_is_refused() -> None:
+    record = replace(cluster().to_record(), body_schema=2)
+
+    with pytest.raises(EventTooNew):
+        Registry().apply(record.key, record.to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [({"name": "x"}, EventUnreadable), ({"name": 5, "cluster": "pkc-000000", "cell": ""}, EventFieldInvalid)],
+)
+def test_an_entity_that_cannot_be_is_refused(body: dict[str, object], error: type[Exception]) -> None:
+    record = RegistryRecord("logical-cluster", "lkc-000000", 1, 0, 1, body)
+
+    with pytest.raises(error):
+        Registry().apply(record.key, record.to_bytes())
+
+
+def test_kinds_of_a_newer_release_are_kept_and_exported() -> None:
+    registry = Registry()
+    foreign = RegistryRecord("link", "lnk-1", 1, 0, 1, {"to": "elsewhere"})
+
+    registry.apply(foreign.key, foreign.to_bytes())
+
+    assert foreign in read_export(registry.export())
+    registry.apply(foreign.key, None)
+    assert read_export(registry.export()) == []
+
+
+def test_pages_go_on_behind_an_entity_that_is_gone() -> None:
+    registry = Registry()
+    registry.accept([Put(cluster(n)) for n in range(5)])
+    first = registry.page(LogicalCluster, "", 2)
+    registry.accept([Drop(first[-1])])
+
+    second = registry.page(LogicalCluster, first[-1].id, 2)
+
+    assert [c.id for c in second] == ["lkc-000002", "lkc-000003"]
+
+
+@given(st.permutations(range(20)), st.integers(1, 7))
+def test_pages_show_each_entity_once_whatever_the_order_they_came_in(order: list[int], limit: int) -> None:
+    registry = Registry()
+    registry.accept([Put(cluster(n)) for n in order])
+    seen: list[str] = []
+    while page := registry.page(LogicalCluster, seen[-1] if seen else "", limit):
+        seen += [c.id for c in page]
+
+    assert seen == [f"lkc-{n:06}" for n in range(20)]
+
+
+def test_an_export_that_was_cut_off_is_refused() -> None:
+    paper = Paper.with_cells()
+    paper.cluster()
+    text = paper.registry.export()
+
+    for broken in (text[: len(text) // 2], "", "{}", '{"format": "x", "records": 0}\n'):
+        with pytest.raises(ImportRefused):
+            read_export(broken)
+
+
+def test_no_secret_is_exported_or_shown() -> None:
+    token = OperatorToken(id="ci", version=1, name="ci", role=OperatorRole.VIEWER, secret_sha256="ab" * 32)
+
+    assert "ab" * 32 not in repr(token)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    registry = Registry()
+    registry.accept([Put(cluster())])
+    ahead = registry.copy()
+
+    ahead.accept([Put(ahead.cluster("c0").changed(1, units=5))])
+
+    assert (registry.cluster("c0").units, ahead.cluster("c0").units) == (1, 5)
+
+
+def test_records_of_changes_rebuild_what_the_changes_made() -> None:
+    paper = Paper.with_cells()
+    paper.cluster("one")
+    changes = [Put(cluster(9)), Drop(paper.registry.cluster("one"))]
+    other = paper.registry.copy()
+
+    paper.registry.accept(changes)
+    for key, value in records_of(changes):
+        other.apply(key, value)
+
+    assert other.export() == paper.registry.export()
+
+
+def test_an_operation_is_running_until_it_ends() -> None:
+    paper = Paper.with_cells()
+    paper.cluster()
+
+    (operation,) = paper.registry.all(Operation)
+
+    assert operation.ended
+    assert paper.registry.running() == []

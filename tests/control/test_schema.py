@@ -1,0 +1,43 @@
+"""The interface against its own description: whatever is sent, the answer is one that it documents."""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from penstock.control.api import make_api
+from tests.control.paper_plane import ROOT, PaperPlane
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+plane = PaperPlane()
+schema = schemathesis.openapi.from_asgi("/v1/openapi.json", make_api(plane))
+quick = settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate], derandomize=True,
+                 suppress_health_check=list(HealthCheck))  # fmt: skip
+long = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@schema.parametrize()
+@quick
+def test_every_answer_is_one_that_the_description_has(case: schemathesis.Case) -> None:
+    case.call_and_validate(headers={"Authorization": f"Bearer {ROOT}"}, checks=CHECKS)
+
+
+@pytest.mark.soak
+@schema.parametrize()
+@long
+def test_every_answer_is_one_that_the_description_has_at_length(case: schemathesis.Case) -> None:
+    case.call_and_validate(headers={"Authorization": f"Bearer {ROOT}"}, checks=CHECKS)

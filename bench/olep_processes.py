@@ -1,0 +1,66 @@
+"""The processes of bench.olep, and what each of them uses."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psutil
+
+from bench.frame import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from examples.payments.setting import Setting
+
+STOP_SECONDS = 30.0
+
+
+class Meter:
+    """Processor seconds of this process alone, and of named others with all their children."""
+
+    def __init__(self, others: Mapping[str, Sequence[int]]) -> None:
+        self._others = {name: tuple(pids) for name, pids in others.items()}
+
+    def read(self) -> dict[str, float]:
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        used = {"client": own.ru_utime + own.ru_stime}
+        for name, pids in self._others.items():
+            used[name] = sum(_tree(pid) for pid in pids)
+        return used
+
+    def since(self, before: Mapping[str, float]) -> dict[str, float]:
+        return {name: value - before[name] for name, value in self.read().items()}
+
+
+def _tree(pid: int) -> float:
+    process = psutil.Process(pid)
+    total = 0.0
+    for each in (process, *process.children(recursive=True)):
+        try:
+            times = each.cpu_times()
+        except psutil.NoSuchProcess:
+            continue  # its time is its parent's now
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+@contextmanager
+def executing(setting: Setting) -> Iterator[int]:
+    """One executor of the bank; its process id."""
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "examples.payments", "executor", "--home", setting.home],
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    try:
+        yield process.pid
+        assert process.poll() is None, "the executor has ended"
+    finally:
+        process.terminate()
+        process.wait(STOP_SECONDS)

@@ -1,0 +1,267 @@
+"""The `payments` command.
+
+python -m examples.payments up                 a bank on a local Kafka, or on any: --bootstrap
+python -m examples.payments open ann --deposit 10000
+python -m examples.payments pay ann bob 1250
+python -m examples.payments statement ann
+python -m examples.payments load --seconds 10
+python -m examples.payments check
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from examples.payments.audit import audit
+from examples.payments.bank import ANSWERS
+from examples.payments.load import Load, drive, open_accounts
+from examples.payments.run import (
+    Crew,
+    LocalKafka,
+    hold_lifeline,
+    run_bank,
+    run_spending,
+    run_views,
+    stop_on_signals,
+)
+from examples.payments.setting import Setting, load_setting
+from examples.payments.statements import balances, statement
+from penstock.model.errors import Exit, PenstockError
+from penstock.olep.event import Event, request
+from penstock.olep.outcome import Outcomes
+from penstock.olep.replay import trace as trace_request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+app = App(name="payments", help="A bank that never loses a cent.")
+
+Home = Annotated[Path, Parameter(help="Where this bank keeps its settings and state.")]
+HOME = Path(".payments")
+ASK_SECONDS = 15.0
+
+
+@app.command
+def up(
+    *,
+    home: Home = HOME,
+    bootstrap: Annotated[str | None, Parameter(help="Any Kafka; without it, a local one is started.")] = None,
+    option: Annotated[tuple[str, ...], Parameter(help="Client property, key=value.", negative="")] = (),
+    name: Annotated[str, Parameter(help="What its topics begin with.")] = "payments",
+    executors: Annotated[int, Parameter(help="How many executors.")] = 2,
+    partitions: Annotated[int, Parameter(help="Of the accounts' log, at its first start.")] = 4,
+    accounts: Annotated[int, Parameter(help="Demonstration accounts to open.")] = 10,
+    port: Annotated[int, Parameter(help="Of the HTTP service.")] = 8480,
+    postgres: Annotated[str | None, Parameter(help="Keep state there instead of in files.")] = None,
+    redis: Annotated[str | None, Parameter(help="Cache balances in this Valkey or Redis.")] = None,
+    notify_above: Annotated[int, Parameter(help="Cents a day that raise a notice.")] = 100_000,
+) -> int:
+    """Run the bank in the foreground: executors, views, HTTP service, notifier. Ctrl-C stops it."""
+    stopping = stop_on_signals()
+    kafka = None if bootstrap else LocalKafka(home)
+    config = (
+        kafka.start() if kafka else {"bootstrap.servers": bootstrap, **dict(o.split("=", 1) for o in option)}
+    )
+    this = [sys.executable, "-m", "examples.payments"]
+    crew = Crew(
+        {
+            **{
+                f"executor-{n}": [*this, "executor", "--home", str(home), "--member", f"executor-{n}"]
+                for n in range(executors)
+            },
+            "notifier": [*this, "notifier", "--home", str(home), "--limit", str(notify_above)],
+            "views": [*this, "views", "--home", str(home)],
+            "service": [*this, "service", "--home", str(home), "--port", str(port)],
+            **({"keeper": [*this, "keeper", "--home", str(home)]} if kafka else {}),
+        }
+    )
+    try:
+        accounts_topic, notices_topic = f"{name}.accounts", f"{name}.notices"
+        setting = Setting(
+            str(home), config, accounts_topic, notices_topic, partitions, postgres=postgres, redis=redis
+        )
+        setting.create_logs()
+        setting.save()
+        crew.look_after()
+        open_accounts(setting.accounts_log(), accounts, deposit=100_000, overdraft=10_000)
+        print(f"ready  http://127.0.0.1:{port}/docs  {accounts} accounts with 1000.00 each", flush=True)
+        print(f"page   http://127.0.0.1:{port}/  both sides of a payment, as of one moment", flush=True)
+        print(f"try    python -m examples.payments pay account-1 account-2 1250 --home {home}", flush=True)
+        while not stopping.wait(0.2):
+            for name in crew.look_after():
+                print(f"started {name} again", flush=True)
+    finally:
+        crew.stop()
+        if kafka:
+            kafka.stop()
+    return Exit.FINE
+
+
+@app.command
+def executor(
+    *,
+    home: Home = HOME,
+    member: str | None = None,
+    snapshots: bool = False,
+    notify_above: int | None = None,
+    metrics_port: Annotated[int | None, Parameter(help="Serve Prometheus metrics there.")] = None,
+) -> int:
+    """Run one executor of the bank. Any number of them share the accounts."""
+    run_bank(
+        load_setting(home),
+        member=member,
+        snapshots=snapshots,
+        notify_above=notify_above,
+        metrics_port=metrics_port,
+    )
+    return Exit.FINE
+
+
+@app.command
+def notifier(*, home: Home = HOME, limit: int = 100_000) -> int:
+    """Run the notifier: an event in the notices log for whoever spends more than this a day."""
+    run_spending(load_setting(home), limit)
+    return Exit.FINE
+
+
+@app.command(show=False)
+def keeper(*, home: Home = HOME) -> int:
+    """Stop the local Kafka of a bank that was killed. Started by `up`."""
+    LocalKafka(home).keep()
+    return Exit.FINE
+
+
+@app.command
+def views(*, home: Home = HOME) -> int:
+    """Run the views: statements, search, cached balances, warehouse."""
+    run_views(load_setting(home))
+    return Exit.FINE
+
+
+@app.command
+def service(*, home: Home = HOME, port: int = 8480) -> int:
+    """Run the HTTP service."""
+    import uvicorn
+
+    from examples.payments.service import service as made
+
+    uvicorn.run(made(load_setting(home)), host="127.0.0.1", port=port, log_level="warning")
+    return Exit.FINE
+
+
+@app.command(name="open")
+def open_account(
+    account: str, *, deposit: int = 0, overdraft: int = 0, ceiling: int | None = None, home: Home = HOME
+) -> int:
+    """Open an account; amounts in cents."""
+    payload = {"deposit": deposit, "overdraft": overdraft, "ceiling": ceiling}
+    return _show(_ask(home, account, f"open-{account}", "account.open", payload))
+
+
+@app.command
+def pay(
+    source: str,
+    to: str,
+    amount: int,
+    *,
+    id: Annotated[str | None, Parameter(help="Repeat a request with its id.")] = None,  # noqa: A002 - the flag's name
+    agreement: Annotated[bool, Parameter(help="The destination must agree.", negative="")] = False,
+    home: Home = HOME,
+) -> int:
+    """Pay cents from one account to another and wait for the outcome."""
+    kind = "payment.offered" if agreement else "payment.requested"
+    return _show(_ask(home, source, id or str(uuid.uuid4()), kind, {"to": to, "amount": amount}))
+
+
+@app.command(name="balances")
+def show_balances(*, home: Home = HOME) -> int:
+    """Print every account."""
+    for each in balances(load_setting(home)):
+        print(f"{each.account:<20} {each.balance / 100:>14.2f}")
+    return Exit.FINE
+
+
+@app.command(name="statement")
+def show_statement(account: str, *, lines: int = 20, home: Home = HOME) -> int:
+    """Print an account's statement, newest first."""
+    for line in statement(load_setting(home), account, lines=lines):
+        moved, left = line.amount / 100, line.balance / 100
+        print(f"{line.kind:<9} {line.counterparty:<20} {moved:>12.2f} {left:>14.2f}  {line.request}")
+    return Exit.FINE
+
+
+@app.command
+def load(
+    *,
+    home: Home = HOME,
+    seconds: float = 10.0,
+    accounts: int = 10,
+    hot_share: float = 0.0,
+    repeats: float = 0.01,
+    agreements: float = 0.1,
+    in_flight: int = 1000,
+    seed: int = 0,
+    journal: Annotated[Path | None, Parameter(help="Every request is listed here before it is sent.")] = None,
+) -> int:
+    """Pay at random, as fast as the bank takes it, and print what became of it."""
+    label = f"load-{uuid.uuid4().hex[:8]}"
+    plan = Load(accounts, hot_share, repeats, agreements, in_flight, seed=seed, label=label)
+    tally = drive(load_setting(home).accounts_log(), plan, seconds=seconds, journal=journal)
+    middle, slow = tally.percentile(0.5) * 1000, tally.percentile(0.99) * 1000
+    rate = tally.asked / seconds
+    print(f"{tally.asked} requests, {rate:.0f} a second, p50 {middle:.1f} ms, p99 {slow:.1f} ms")
+    for state, count in sorted(tally.states.items()):
+        print(f"  {state:<20} {count}")
+    return Exit.FINE
+
+
+@app.command
+def check(*, home: Home = HOME, journal: Path | None = None) -> int:
+    """Is every cent where the log says it is? Wait until nothing is under way, then compare."""
+    found = audit(load_setting(home), journal=journal)
+    for each in found:
+        print(f"wrong: {each}")
+    print("wrong" if found else "every cent is where the log says it is")
+    return Exit.FAILED if found else Exit.FINE
+
+
+@app.command
+def trace(request_id: str, *, home: Home = HOME) -> int:
+    """Print every event that a request caused."""
+    setting = load_setting(home)
+    for each in trace_request([setting.accounts_log(), setting.notices_log()], request_id):
+        event = each.event
+        where = f"{event.key} {event.partition}/{event.offset}"
+        print(f"{'  ' * each.depth}{event.type} {where} {dict(event.payload)}")
+    return Exit.FINE
+
+
+def _ask(home: Path, account: str, request_id: str, kind: str, payload: Mapping[str, object]) -> Event:
+    event = request(request_id, kind, payload, time=time.time_ns() // 1_000_000)
+    with Outcomes(load_setting(home).accounts_log(), ANSWERS) as outcomes:
+        return outcomes.ask(account, event, timeout=ASK_SECONDS)
+
+
+def _show(final: Event) -> int:
+    print(f"{final.type} {dict(final.payload)}  request {final.request}")
+    return Exit.FINE if final.type in {"payment.outgoing", "account.opened"} else Exit.FAILED
+
+
+def main() -> int:
+    hold_lifeline()
+    try:
+        result = app(result_action="return_value")
+    except PenstockError as error:
+        print(f"error: {error}\n  {error.advice}", file=sys.stderr)
+        return error.exit_code
+    return int(result or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The bank's HTTP door: a request is appended to the log, and its caller waits for the outcome.
+
+    POST /payments   {"from": "ann", "to": "bob", "amount": 1200}     Idempotency-Key: any id
+      200 {"state": "paid" …}   409 {"state": "declined", "reason": …}
+      504 the outcome is not known yet: ask again with the same key
+
+Payments are answered with a token; reads of views take it, and show the payment (`?after=`).
+
+    GET /payments/r-17?after=…     the payment and both its accounts, from three views as of one moment
+    GET /search?q=ann              GET /facts (the warehouse)        GET / (a page)
+
+No database is written here: the service can be killed at any time, and run many times over.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Header, Request
+from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from examples.payments.bank import ACCOUNT_LENGTH_MAX, AMOUNT_MAX, ANSWERS
+from examples.payments.desk import Desk
+from examples.payments.pages import payment_page, search_page
+from examples.payments.statements import balance, statement
+from penstock.model.errors import Fault, PenstockError
+from penstock.olep.event import Event, request
+from penstock.olep.outcome import Outcomes
+from penstock.olep.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from examples.payments.setting import Setting
+
+ANSWER_SECONDS = 10.0
+_STATUS = {"payment.outgoing": 200, "account.opened": 201}
+
+IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
+Name = Annotated[str, Field(min_length=1, max_length=ACCOUNT_LENGTH_MAX)]
+Cents = Annotated[int, Field(ge=0, le=AMOUNT_MAX, strict=True)]
+
+
+class NewAccount(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    account: Name
+    deposit: Cents = 0
+    overdraft: Cents = 0
+    ceiling: Cents | None = None
+
+
+class Payment(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    source: Annotated[Name, Field(alias="from")]
+    to: Name
+    amount: Annotated[int, Field(gt=0, le=AMOUNT_MAX, strict=True)]
+    agreement: bool = False  # must the destination agree?
+
+
+def service(setting: Setting) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        with Outcomes(setting.accounts_log(), ANSWERS) as outcomes, Desk(setting) as desk:
+            app.state.outcomes = outcomes
+            app.state.desk = desk
+            yield
+
+    app = FastAPI(title="A bank that never loses a cent", lifespan=lifespan)
+
+    @app.exception_handler(PenstockError)
+    async def failed(_: Request, error: PenstockError) -> JSONResponse:
+        status = 400 if error.fault is Fault.CALLER else 504 if error.retriable else 500
+        body = {
+            "code": error.code,
+            "message": error.message,
+            "hint": error.advice,
+            "retriable": error.retriable,
+        }
+        return JSONResponse({"error": body}, status)
+
+    async def asked(account: str, event: Event) -> JSONResponse:
+        outcomes: Outcomes = app.state.outcomes
+        final = await outcomes.ask_async(account, event, timeout=ANSWER_SECONDS)
+        state = {"payment.outgoing": "paid", "account.opened": "opened"}.get(final.type, "declined")
+        token = Position.at(outcomes.log.topic_id, final.partition, final.offset + 1).token()
+        body = {"id": event.id, "state": state, "event": final.id, "token": token, **final.payload}
+        return JSONResponse(body, _STATUS.get(final.type, 409))
+
+    @app.post("/accounts")
+    async def open_account(body: NewAccount, idempotency_key: IdempotencyKey = None) -> JSONResponse:
+        payload = body.model_dump(exclude={"account"})
+        return await asked(body.account, _request(idempotency_key, "account.open", payload))
+
+    @app.post("/payments")
+    async def pay(body: Payment, idempotency_key: IdempotencyKey = None) -> JSONResponse:
+        kind = "payment.offered" if body.agreement else "payment.requested"
+        payload = {"to": body.to, "amount": body.amount}
+        return await asked(body.source, _request(idempotency_key, kind, payload))
+
+    @app.get("/accounts/{account}")
+    def show(account: str) -> JSONResponse:
+        found = balance(setting, account)
+        if found is None:
+            return JSONResponse({"error": {"message": f"no account {account}"}}, 404)
+        return JSONResponse({"account": account, "balance": found.balance, "overdraft": found.overdraft})
+
+    @app.get("/accounts/{account}/statement")
+    def lines(account: str, lines: int = 50) -> list[dict[str, Any]]:
+        return [line._asdict() for line in statement(setting, account, lines=lines)]
+
+    _add_enquiries(app)
+    return app
+
+
+def _add_enquiries(app: FastAPI) -> None:
+    """Reads of the views."""
+
+    @app.get("/payments/{payment}", response_model=None)
+    def paid(payment: str, request: Request, after: str | None = None) -> JSONResponse | HTMLResponse:
+        desk: Desk = app.state.desk
+        found = desk.payment(payment, after)
+        if "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(payment_page(payment, found), 200 if found else 404)
+        if found is None:
+            return JSONResponse({"error": {"message": f"no payment {payment}"}}, 404)
+        return JSONResponse(found)
+
+    @app.get("/search")
+    def search(q: str, after: str | None = None) -> list[dict[str, Any]]:
+        desk: Desk = app.state.desk
+        return desk.search(q, after)
+
+    @app.get("/facts")
+    def facts() -> list[dict[str, Any]]:
+        desk: Desk = app.state.desk
+        return desk.facts()
+
+    @app.get("/", response_class=HTMLResponse)
+    def page(q: str = "") -> HTMLResponse:
+        desk: Desk = app.state.desk
+        return HTMLResponse(search_page(q, desk.search(q, None) if q else [], desk.accounts()))
+
+
+def _request(request_id: str | None, kind: str, payload: dict[str, Any]) -> Event:
+    return request(request_id or str(uuid.uuid4()), kind, payload, time=time.time_ns() // 1_000_000)

@@ -1,0 +1,162 @@
+"""Positions: a vector over partitions, and the opaque token that carries one.
+
+A position says, for partitions of topics known by id, the offset that will be read next. Over
+several partitions only such a vector is sound: one number cannot say what has been seen.
+`covers` is component-wise, so it is a partial order; `join` is what two readers have seen
+between them, `meet` what both have. A partition that a position does not name stands at its
+beginning there.
+
+The token is for callers: version, body, checksum, in base64url. It is bound to topic ids, so a
+token of a topic that was deleted and created anew is refused and not misread.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+from zlib import crc32
+
+from penstock.model.errors.olep import TokenForeign, TokenUnreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+TOKEN_VERSION: Final = 1
+TOKEN_LENGTH_MAX: Final = 65_536  # characters: some 4,000 partitions
+_TOPIC_ID_BYTES: Final = 16
+_OFFSET_BITS_MAX: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """topic id → partition → next offset."""
+
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, topic_id: str, partition: int, offset: int) -> Self:
+        return cls({topic_id: {partition: offset}})
+
+    def of(self, topic_id: str, partition: int) -> int:
+        return self.offsets.get(topic_id, {}).get(partition, 0)
+
+    def covers(self, other: Position) -> bool:
+        """Whether all that is below `other` is below this one too."""
+        return all(
+            self.of(topic, partition) >= offset
+            for topic, partitions in other.offsets.items()
+            for partition, offset in partitions.items()
+        )
+
+    def join(self, other: Position) -> Position:
+        return Position(_merged((self.offsets, other.offsets)))
+
+    def meet(self, other: Position) -> Position:
+        return Position(
+            {
+                topic: {p: min(self.of(topic, p), other.of(topic, p)) for p in partitions}
+                for topic, partitions in self.offsets.items()
+                if topic in other.offsets
+            }
+        )
+
+    def of_topic(self, topic: str, topic_id: str) -> Mapping[int, int]:
+        """The part for one topic; raises if the position speaks of another one only."""
+        if self.offsets and topic_id not in self.offsets:
+            raise TokenForeign(topic_id=next(iter(self.offsets)), topic=topic, actual=topic_id)
+        return self.offsets.get(topic_id, {})
+
+    def token(self) -> str:
+        body = bytearray([TOKEN_VERSION])
+        _put_varint(body, len(self.offsets))
+        for topic in sorted(self.offsets):
+            body += _topic_bytes(topic)
+            partitions = self.offsets[topic]
+            _put_varint(body, len(partitions))
+            for partition in sorted(partitions):
+                _put_varint(body, partition)
+                _put_varint(body, partitions[partition])
+        body += crc32(body).to_bytes(4, "big")
+        return base64.urlsafe_b64encode(body).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, token: str) -> Self:
+        """Raises TokenUnreadable for anything that `token` did not make."""
+        if len(token) > TOKEN_LENGTH_MAX:
+            raise TokenUnreadable(reason=f"it is longer than {TOKEN_LENGTH_MAX} characters")
+        try:
+            data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise TokenUnreadable(reason="it is not base64url") from None
+        body, checksum = data[:-4], data[-4:]
+        if len(data) < 6 or crc32(body) != int.from_bytes(checksum, "big"):
+            raise TokenUnreadable(reason="its checksum is wrong")
+        if body[0] != TOKEN_VERSION:
+            raise TokenUnreadable(reason=f"it has version {body[0]}, this program reads {TOKEN_VERSION}")
+        return cls(_Reader(body).offsets())
+
+
+def _merged(vectors: Iterable[Mapping[str, Mapping[int, int]]]) -> dict[str, dict[int, int]]:
+    merged: dict[str, dict[int, int]] = {}
+    for vector in vectors:
+        for topic, partitions in vector.items():
+            into = merged.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                into[partition] = max(offset, into.get(partition, 0))
+    return merged
+
+
+def _topic_bytes(topic_id: str) -> bytes:
+    try:
+        data = base64.urlsafe_b64decode(topic_id + "==")
+    except binascii.Error:
+        data = b""
+    if len(data) != _TOPIC_ID_BYTES:
+        raise ValueError(f"{topic_id!r} is not a topic id")
+    return data
+
+
+def _put_varint(body: bytearray, value: int) -> None:
+    if value < 0 or value.bit_length() > _OFFSET_BITS_MAX:
+        raise ValueError(f"{value} is neither a partition nor an offset")
+    while value > 0x7F:
+        body.append(value & 0x7F | 0x80)
+        value >>= 7
+    body.append(value)
+
+
+class _Reader:
+    """Reads what `token` wrote. The checksum holds, but another program may have computed it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 1
+
+    def offsets(self) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        for _ in range(self._varint()):
+            topic = base64.urlsafe_b64encode(self._take(_TOPIC_ID_BYTES)).decode().rstrip("=")
+            found[topic] = {self._varint(): self._varint() for _ in range(self._varint())}
+        if self._at != len(self._body):
+            raise TokenUnreadable(reason="something follows its end")
+        return found
+
+    def _take(self, count: int) -> bytes:
+        taken = self._body[self._at : self._at + count]
+        if len(taken) != count:
+            raise TokenUnreadable(reason="it ends too soon")
+        self._at += count
+        return taken
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            (byte,) = self._take(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift >= _OFFSET_BITS_MAX:
+                raise TokenUnreadable(reason="a number in it is too large")

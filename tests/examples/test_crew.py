@@ -1,0 +1,44 @@
+"""The processes of a bank end with the one that started them, however that one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+END_SECONDS = 60.0
+
+CHILD = """
+import time
+from examples.payments.run import hold_lifeline
+hold_lifeline()
+print("up", flush=True)
+time.sleep(600)
+"""
+CREW = """
+import sys, time
+from examples.payments.run import Crew
+crew = Crew({"one": [sys.executable, "-c", sys.argv[1]]})
+crew.look_after()
+print(next(iter(crew._processes.values())).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_process_of_a_crew_outlives_a_crew_that_is_killed() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+    command = [sys.executable, "-c", CREW, CHILD]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as crew:
+        assert crew.stdout is not None
+        said = {crew.stdout.readline().strip(), crew.stdout.readline().strip()}
+        child = psutil.Process(int(max(said - {"up"})))
+        crew.send_signal(signal.SIGKILL)
+        gone, alive = psutil.wait_procs([child], END_SECONDS)
+        for each in alive:
+            each.kill()
+    assert (gone, alive) == ([child], [])

@@ -1,0 +1,258 @@
+"""The newspaper: the rules of its log, its pages, and the whole of it as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from examples.newsroom.assets import in_order, problem, references
+from examples.newsroom.press import ASSETS_LOG, PARKED, SUBMISSIONS_LOG, application
+from examples.newsroom.sample import SAMPLE
+from examples.newsroom.site import DOCUMENTS, LISTS, NEWS, PAGES, SEARCH, SITE
+from penstock.olep.event import Event, Record
+from penstock.olep.view.fold import ViewFold
+from penstock.olep.view.sqlite import SqliteViews
+from tests.examples.test_payments import ROOT, START_SECONDS, _free_port
+from tests.olep.world import CODEC, TOPIC_ID, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from examples.newsroom.assets import Asset
+    from penstock.olep.view.projection import Projection
+    from tests.ground.fleet import Fleet
+
+
+class Press:
+    """The press in memory: what goes in, and the log of assets that comes out."""
+
+    def __init__(self) -> None:
+        self.world = World(application(), 1, log=SUBMISSIONS_LOG)
+        self.count = 0
+
+    def submit(self, *assets: Asset) -> None:
+        for asset in assets:
+            self.count += 1
+            self.world.ask(f"s{self.count}", "asset.submitted", asset["id"], asset)
+            self.world.settle()
+
+    def published(self) -> list[Event]:
+        outs = [out for out in self.world.others if out.log == ASSETS_LOG]
+        return [CODEC.decode(out.value, out.key.decode(), 0, at) for at, out in enumerate(outs)]
+
+    def parked(self) -> list[str]:
+        return sorted(row[0] for row in self.world.lanes[0].store.scan(PARKED))
+
+    def view(self, projection: Projection, directory: Path) -> Any:
+        """A view of the log of assets, caught up."""
+        store = SqliteViews(directory).open(projection, TOPIC_ID, 1, generation=1)
+        position = store.claim()[0]
+        fold = ViewFold(projection, CODEC, store, 0)
+        outs = [out for out in self.world.others if out.log == ASSETS_LOG]
+        records = [Record(at, out.key, out.value) for at, out in enumerate(outs)][position:]
+        stretch = fold.take(records, position)
+        assert stretch.skipped == 0
+        store.commit([stretch])
+        return store
+
+
+def image(name: str, caption: str) -> Asset:
+    return {"id": name, "kind": "image", "url": f"/{name}.png", "caption": caption}
+
+
+def article(name: str, *images: str, author: str = "ada", tags: tuple[str, ...] = ("rivers",)) -> Asset:
+    words = {"headline": f"About {name}", "body": f"The body of {name}."}
+    return {"id": name, "kind": "article", **words, "author": author, "images": [*images], "tags": [*tags]}
+
+
+ADA: Asset = {"id": "ada", "kind": "author", "name": "Ada Byron"}
+
+
+@given(st.permutations(SAMPLE), st.integers(0, 6))
+@settings(max_examples=40, deadline=None)
+def test_whatever_order_editors_send_references_stand_before_referrers(order: list[Asset], late: int) -> None:
+    press = Press()
+    press.submit(*order, order[late])
+    seen: set[str] = set()
+    versions: dict[str, int] = {}
+    for event in press.published():
+        assert set(references(event.payload)) <= seen, "referrer before referee"
+        seen.add(event.payload["id"])
+        versions[event.payload["id"]] = versions.get(event.payload["id"], 0) + 1
+        assert event.payload["version"] == versions[event.payload["id"]]
+    assert (seen, press.parked()) == ({asset["id"] for asset in SAMPLE}, [])
+
+
+def test_a_dangling_reference_is_parked_and_released_by_what_it_lacks() -> None:
+    press = Press()
+    press.submit(article("a", "late"), ADA)
+    assert (press.parked(), [e.payload["id"] for e in press.published()]) == (["a"], ["ada"])
+    press.submit(image("late", "at last"))
+    assert (press.parked(), [e.payload["id"] for e in press.published()]) == ([], ["ada", "late", "a"])
+
+
+def test_a_later_version_replaces_one_that_is_parked() -> None:
+    press = Press()
+    press.submit(ADA, article("a", "late"), article("a"), image("late", "too late"))
+    assert [(e.payload["id"], e.payload.get("images")) for e in press.published()] == [
+        ("ada", None),
+        ("a", []),
+        ("late", None),
+    ]
+
+
+def test_a_caption_that_changes_is_changed_on_every_page_and_in_the_search(tmp_path: Path) -> None:
+    press = Press()
+    press.submit(ADA, image("mill", "the mill at dawn"), article("one", "mill"), article("two", "mill"))
+    press.view(SITE, tmp_path).close()
+    press.view(SEARCH, tmp_path).close()
+    press.submit(image("mill", "the mill at dusk"))
+    site, search = press.view(SITE, tmp_path), press.view(SEARCH, tmp_path)
+    with site.reading() as reader:
+        shown = [row[4] for _, row in reader.rows(PAGES)]
+        assert [("dusk" in html, "dawn" in html) for html in shown] == [(True, False)] * 2
+    with search.reading() as reader:
+        assert sorted(key for _, key in reader.search(DOCUMENTS, "dusk")) == ["one", "two"]
+        assert reader.search(DOCUMENTS, "dawn") == []
+    site.close()
+    search.close()
+
+
+def test_lists_by_tag_and_author_follow_the_latest_version_and_news_the_first(tmp_path: Path) -> None:
+    press = Press()
+    bea: Asset = {"id": "bea", "kind": "author", "name": "Bea"}
+    press.submit(ADA, bea, article("one"), article("one", author="bea", tags=("mills",)))
+    site = press.view(SITE, tmp_path)
+    with site.reading() as reader:
+        assert sorted(row for _, row in reader.rows(LISTS)) == [("author/bea", "one"), ("tag/mills", "one")]
+        assert [(row[1], row[3]) for _, row in reader.rows(NEWS)] == [("one", "ada")]
+    site.close()
+
+
+def test_a_bulk_import_is_sorted_and_circles_are_named() -> None:
+    ordered, circles = in_order(SAMPLE)
+    seen: set[str] = set()
+    for asset in ordered:
+        assert set(references(asset)) <= seen
+        seen.add(asset["id"])
+    assert (len(ordered), circles) == (len(SAMPLE), [])
+    one, two = article("one", "two"), article("two", "one")
+    assert in_order([one, two, ADA]) == ([ADA], [one, two])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kind": "video"}, "kind"),
+        ({"id": "no good"}, "id"),
+        ({"body": 7}, "body"),
+        ({"images": ["x y"]}, "ids"),
+        ({"colour": "red"}, "colour"),
+        ({"images": ["a"]}, "itself"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_asset_that_is_not_one_is_refused_by_name(wrong: dict[str, Any], said: str) -> None:
+    assert said in (problem({**article("a"), **wrong}) or "")
+
+
+class Paper:
+    """`python -m examples.newsroom up`, and what is asked of it."""
+
+    def __init__(self, home: Path, config: Mapping[str, Any], name: str) -> None:
+        self.home, self.port = home, _free_port()
+        options = [word for key, value in config.items() for word in ("--option", f"{key}={value}")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+        self._run = [sys.executable, "-m", "examples.newsroom"]
+        self._options: Any = {"cwd": ROOT, "env": environment, "text": True}
+        words = ["up", "--home", str(home), "--port", str(self.port), "--name", name]
+        address = ["--bootstrap", config["bootstrap.servers"], *options]
+        self.process = subprocess.Popen([*self._run, *words, *address], **self._options)
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while "old mill" not in self.page("/"):
+            assert self.process.poll() is None, "the newsroom has ended"
+            assert time.monotonic() < deadline, "the newsroom does not answer"
+            time.sleep(0.1)
+
+    def page(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return str(error.read().decode())
+        except (urllib.error.URLError, ConnectionError):
+            return ""
+
+    def submit(self, asset: Asset) -> tuple[int, Any]:
+        headers = {"content-type": "application/json"}
+        url = f"http://127.0.0.1:{self.port}/assets"
+        asked = urllib.request.Request(url, json.dumps(asset).encode(), headers)
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def command(self, *words: str) -> str:
+        command = [*self._run, *words, "--home", str(self.home)]
+        return subprocess.run(command, capture_output=True, check=False, **self._options).stdout
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+
+@pytest.fixture
+def paper(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Paper]:
+    made = Paper(tmp_path, fleet.client_config(), unique("newsroom"))
+    yield made
+    made.end()
+
+
+@pytest.mark.kafka
+def test_a_newspaper_is_published_read_searched_and_followed(paper: Paper) -> None:
+    paper.wait()
+    assert "By" in paper.page("/articles/water-returns")
+    assert "The mill at dawn" in paper.page("/articles/water-returns")
+    told: list[Any] = []
+    after = json.loads(paper.page("/news/tail"))["after"]
+    reader = threading.Thread(target=lambda: told.append(paper.page(f"/news?after={after}&tag=floods")))
+    reader.start()
+    assert paper.submit(article("flood", "flood-photo", author="ada", tags=("floods",)))[0] == 202
+    assert "flood waits for flood-photo" in paper.page("/desk")
+    assert "flood waits for flood-photo" in paper.command("parked")
+    assert paper.submit(image("flood-photo", "The valley under water"))[0] == 201
+    # Whoever publishes sees it at once, on the page, in the lists and in the search.
+    assert "The valley under water" in paper.page("/articles/flood")
+    assert "About flood" in paper.page("/tags/floods")
+    assert "About flood" in paper.page("/search?q=valley")
+    assert "Nothing is parked" in paper.page("/desk")
+    reader.join(60)
+    assert [each["article"] for each in json.loads(told[0])["articles"]] == ["flood"]
+    assert paper.submit({"id": "x", "kind": "video"})[0] == 422
+    assert "There is no article" in paper.page("/articles/nothing")
+    paper.submit(image("mill", "The mill at dusk"))
+    assert "The mill at dusk" in paper.page("/articles/water-returns")
+    lines = paper.home / "more.jsonl"
+    more = [article("m2", "m1", tags=("mills",)), image("m1", "one"), article("m3", "gone")]
+    lines.write_text("\n".join(map(json.dumps, more)), encoding="utf-8")
+    printed = paper.command("import", str(lines)).splitlines()
+    assert printed == ["accepted m1", "parked m3 {'missing': ['gone']}", "accepted m2"]

@@ -1,0 +1,182 @@
+"""What `bench.pipeline` reads and what it is compared with: topics full of events, and loops in plain Python.
+
+Values are made once and sent again and again: what is measured is reading, parsing and writing, and
+those cost the same for a value that came before.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock.model.events import AuditEvent, HealthProbe, Outcome, Probe, UsageReport
+from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+PARTITIONS = 4
+DISTINCT = 50_000
+KEYS = 100_000
+BEGIN_MS = 1_699_833_600_000
+FILE_ROWS = 250_000  # of the loops' files
+CLUSTER = PhysicalClusterId("pkc-000000")
+
+Values = list[tuple[bytes, bytes]]  # key, value
+
+
+def orders(count: int = DISTINCT) -> Values:
+    made = []
+    for n in range(count):
+        value = {
+            "id": n, "account": f"acc-{n % KEYS:06d}", "amount": n % 977, "time": BEGIN_MS + n,
+            "note": "x" * 40,
+            "currency": "EUR", "kind": "payment", "price": n * 0.5,
+        }  # fmt: skip
+        made.append((f"{n % KEYS}".encode(), json.dumps(value).encode()))
+    return made
+
+
+def usage(tenants: int = 1000, gateways: int = 3) -> Values:
+    """Reports of a fleet at one of every ten seconds, tenant after tenant."""
+    made = []
+    for turn in range(DISTINCT // (tenants * gateways) + 1):
+        for gateway in range(gateways):
+            for tenant in range(tenants):
+                count = turn * 1000 + tenant
+                counters = dict.fromkeys(
+                    ("ingress_bytes", "egress_bytes", "requests", "request_time_us", "connection_attempts"),
+                    count,
+                )
+                report = UsageReport(
+                    cluster=CLUSTER, gateway=f"g{gateway}", incarnation=f"g{gateway}-1", sequence=turn,
+                    tenant=LogicalClusterId(f"lkc-{tenant:06d}"), time_ms=BEGIN_MS + turn * 10_000,
+                    used=counters,
+                    levels={"connections": 3},
+                )  # fmt: skip
+                made.append((report.key, report.to_bytes()))
+    return made
+
+
+def probes() -> Values:
+    chance, made = random.Random(1), []
+    for n in range(DISTINCT):
+        probe = HealthProbe(
+            cluster=PhysicalClusterId(f"pkc-{n % 20:06d}"), broker=BrokerId(n % 3), zone=Zone("a"),
+            partition=n % 3,
+            probe=Probe.CONSUME if n % 2 else Probe.PRODUCE, checker="h", sequence=n,
+            time_ms=BEGIN_MS + n * 600,
+            latency_us=int(chance.lognormvariate(9, 0.5)),
+        )  # fmt: skip
+        made.append((probe.key, probe.to_bytes()))
+    return made
+
+
+def histories(count: int, *, subjects: int = 10_000) -> Iterator[tuple[bytes, bytes]]:
+    """Log starts that rise, each event with an id of its own; half-way one log start falls, once."""
+    event = AuditEvent(
+        id="@id", time_ms=BEGIN_MS, source="s", sequence=0, cluster=CLUSTER, operation="log-start.rise",
+        subject_kind="partition", subject="@subject", actor="retention", outcome=Outcome.DONE,
+        after={"log_start": 424242},
+    )  # fmt: skip
+    text = event.to_bytes().decode().replace("%", "%%")
+    form = text.replace("@id", "e%d").replace("@subject", "t-%d").replace("424242", "%d")
+    for n in range(count):
+        turn, subject = divmod(n, subjects)
+        start = 0 if n == count // 2 + subjects else turn + 1
+        yield b"partition/t-%d" % subject, (form % (n, subject, start)).encode()
+
+
+def repeated(values: Values, count: int) -> Iterator[tuple[bytes, bytes]]:
+    while count > 0:
+        yield from values[:count]
+        count -= len(values)
+
+
+def fill(config: dict[str, Any], topic: str, values: Iterable[tuple[bytes, bytes]]) -> None:
+    admin = AdminClient(config)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    producer = Producer(
+        config
+        | {
+            "linger.ms": 50, "batch.size": 1 << 20, "compression.type": "lz4",
+            "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 400_000,
+        }
+    )  # fmt: skip
+    for key, value in values:
+        while True:
+            try:
+                producer.produce(topic, value, key)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(120) == 0
+
+
+def plain_loop(config: dict[str, Any], topic: str, count: int, directory: Path, *, arrow: bool) -> float:
+    """Seconds of a plain consumer that writes Parquet and commits offsets with each file.
+
+    `arrow`: joined values by `pyarrow.json`, the most that one such loop can do; else `json.loads`.
+    """
+    directory.mkdir(parents=True)
+    consumer = Consumer(
+        config
+        | {
+            "group.id": f"plain-{time.time_ns()}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    began, got, files = time.monotonic(), 0, 0
+    waiting: list[Any] = []
+    while got < count:
+        messages = consumer.consume(10_000, 5.0)
+        got += len(messages)
+        waiting += messages
+        if len(waiting) >= FILE_ROWS or got >= count:
+            table = _by_arrow(waiting) if arrow else _by_json(waiting)
+            pq.write_table(table, directory / f"{files}.parquet", compression="zstd")
+            ends = {m.partition(): m.offset() + 1 for m in waiting}
+            consumer.commit(
+                offsets=[TopicPartition(topic, p, o) for p, o in ends.items()], asynchronous=False
+            )
+            files, waiting = files + 1, []
+    seconds = time.monotonic() - began
+    consumer.close()
+    return seconds
+
+
+def _by_json(messages: Sequence[Any]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                **json.loads(m.value()),
+                "_partition": m.partition(),
+                "_offset": m.offset(),
+                "_timestamp": m.timestamp()[1],
+            }
+            for m in messages
+        ]
+    )
+
+
+def _by_arrow(messages: Sequence[Any]) -> pa.Table:
+    table = pj.read_json(io.BytesIO(b"\n".join([m.value() for m in messages])))
+    for name, values in {
+        "_partition": [m.partition() for m in messages],
+        "_offset": [m.offset() for m in messages],
+        "_timestamp": [m.timestamp()[1] for m in messages],
+    }.items():
+        table = table.append_column(name, pa.array(values))
+    return table

@@ -1,0 +1,129 @@
+"""An exact range of offsets, read again into the table: what was rejected, or restored after a loss.
+
+Rows of the range take the place of those that are there, known by partition and offset (by the key,
+in a table of upserts); rejected records of the range are listed anew. Doing it twice changes
+nothing, and the job's own position is not touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from penstock.model.errors.pipeline import JobInvalid, RangeInvalid, SparkFailed
+from penstock.pipeline.batch import BatchWriter
+from penstock.pipeline.columns import DELETED, OFFSET, PARTITION
+from penstock.pipeline.derive import derive
+from penstock.pipeline.job import Mode, Sink
+from penstock.pipeline.kafka import offsets_option, source_options
+from penstock.pipeline.lake import first_line
+from penstock.pipeline.upsert import upsert
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.pipeline.job import Job
+    from penstock.pipeline.lake import Tables
+    from penstock.pipeline.ledger import Offsets, TopicFacts
+    from penstock.pipeline.settings import Connection
+
+BACKFILL: Final = "penstock.backfill"
+
+
+@dataclass(frozen=True, slots=True)
+class Refilled:
+    job: str
+    records: int
+    rejected: int
+    start: Offsets
+    end: Offsets
+
+
+def parse_offsets(text: str, *, job: str, held: str) -> dict[int, int]:
+    """`0:100,1:250`. Raises RangeInvalid."""
+    found: dict[int, int] = {}
+    for part in text.split(","):
+        partition, colon, offset = part.strip().partition(":")
+        if not (colon and partition.isdecimal() and offset.isdecimal()):
+            raise RangeInvalid(job=job, reason=f"{part.strip()!r} is not partition:offset", held=held)
+        found[int(partition)] = int(offset)
+    return found
+
+
+def chosen_range(topic: TopicFacts, job: str, start: str | None, end: str | None) -> tuple[Offsets, Offsets]:
+    """Both ends for every partition: what is not named is everything. Raises RangeInvalid."""
+    held = ", ".join(f"{p}:{topic.start[p]} to {p}:{topic.end[p]}" for p in sorted(topic.start))
+    begin = {**topic.start, **(parse_offsets(start, job=job, held=held) if start else {})}
+    until = {**topic.end, **(parse_offsets(end, job=job, held=held) if end else {})}
+    for partition in sorted(begin.keys() | until.keys()):
+        if partition not in topic.start:
+            raise RangeInvalid(job=job, reason=f"there is no partition {partition}", held=held)
+        if not topic.start[partition] <= begin[partition] <= until[partition] <= topic.end[partition]:
+            reason = (
+                f"partition {partition} from {begin[partition]} until {until[partition]} is not in the topic"
+            )
+            raise RangeInvalid(job=job, reason=reason, held=held)
+    return begin, until
+
+
+def backfill(
+    tables: Tables, job: Job, connection: Connection, topic: TopicFacts, start: str | None, end: str | None
+) -> Refilled:
+    """Raises RangeInvalid, JobInvalid for a job whose rows do not know their offsets, SparkFailed."""
+    begin, until = chosen_range(topic, job.name, start, end)
+    writer = BatchWriter(job, tables)
+    writer.prepare()
+    records = _records(tables, job, connection, begin, until)
+    rows = writer.rows(records, lambda _: None)
+    said = {BACKFILL: job.name}
+    try:
+        count = records.count()
+        _put(tables, job, writer.good(rows), said)
+        rejected = _renew_rejected(tables, job, writer.bad(rows), begin, until, said)
+        if job.derived:
+            derive(job, tables)
+    except JobInvalid:
+        raise
+    except Exception as error:
+        raise SparkFailed(
+            what=f"backfill of {job.name}", reason=first_line(error), log=str(error)[-2000:]
+        ) from error
+    return Refilled(job.name, count, rejected, begin, until)
+
+
+def _records(tables: Tables, job: Job, connection: Connection, begin: Offsets, until: Offsets) -> DataFrame:
+    options = source_options(connection, job.source)
+    del options["maxOffsetsPerTrigger"]
+    options["startingOffsets"] = offsets_option(job.source.topic, begin)
+    options["endingOffsets"] = offsets_option(job.source.topic, until)
+    return tables.session.read.format("kafka").options(**options).load()
+
+
+def _put(tables: Tables, job: Job, good: DataFrame, said: dict[str, str]) -> None:
+    sink = job.sink
+    if job.source.reader is not None:
+        tables.append(good, sink.table, said)  # partial maxima: more of the same change nothing
+        return
+    if OFFSET not in good.columns:
+        raise JobInvalid(
+            where=f"job {job.name}", key=OFFSET, value=None, expected="rows do not know their offsets"
+        )
+    if sink.mode is Mode.APPEND:
+        sink = Sink(sink.table, Mode.UPSERT, (PARTITION, OFFSET))
+        good = good.withColumn(DELETED, F.lit(None).cast("boolean"))
+    upsert(tables, good, sink, said)
+
+
+def _renew_rejected(
+    tables: Tables, job: Job, bad: DataFrame, begin: Offsets, until: Offsets, said: dict[str, str]
+) -> int:
+    inside = " OR ".join(
+        f"({PARTITION} = {p} AND {OFFSET} >= {begin[p]} AND {OFFSET} < {until[p]})" for p in begin
+    )
+    tables.session.sql(f"DELETE FROM {tables.full(job.sink.rejected)} WHERE {inside}")
+    count = bad.count()
+    if count:
+        tables.append(bad, job.sink.rejected, said)
+    return count

@@ -1,0 +1,118 @@
+"""Usage reports, read and reduced block by block: what leaves a worker is a small part of what came.
+
+Counters only rise within an incarnation, so all that an hour needs to know of one is its highest
+value in that hour. The maximum does not mind repeats, nor order, nor how records were cut into
+blocks and batches: partial maxima may be appended as they come and reduced again when they are read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.events import UsageReport
+from penstock.pipeline.reading import Rejected, decode_block
+from penstock.pipeline.reading.text import parse_objects
+
+SERIES: Final = ("cluster", "gateway", "incarnation", "tenant")
+HOUR_MS: Final = 3_600_000
+SCHEMA_PREFIX: Final = f"{UsageReport.kind}/{UsageReport.major}."
+_EXPLICIT: Final = pa.schema(
+    [
+        ("schema", pa.string()),
+        *((name, pa.string()) for name in SERIES),
+        ("sequence", pa.int64()),
+        ("time_ms", pa.int64()),
+    ]
+)
+_REQUIRED: Final = (*SERIES, "sequence", "time_ms")
+
+
+class _Reports:
+    """A decoder: the fields of a report, then one column for each counter that the block names."""
+
+    schema = _EXPLICIT
+
+    def decode(self, values: pa.Array) -> list[pa.Array]:
+        if values.null_count:
+            raise ValueError("the record has no value")
+        parsed = parse_objects(values, _EXPLICIT, infer=True)
+        kinds = parsed.column("schema")
+        if kinds.null_count or not pc.all(pc.starts_with(kinds, SCHEMA_PREFIX)).as_py():
+            raise ValueError(f"not of schema {SCHEMA_PREFIX}x")
+        for name in _REQUIRED:
+            if parsed.column(name).null_count:
+                raise ValueError(f"`{name}` is missing")
+        if "used" not in parsed.schema.names or not pa.types.is_struct(parsed.schema.field("used").type):
+            raise ValueError("`used` is missing, or not an object")
+        used: Any = parsed.column("used")
+        if used.null_count:
+            raise ValueError("`used` is missing")
+        for field, column in zip(used.type, used.flatten()):
+            if not pa.types.is_integer(field.type) and not pa.types.is_null(field.type):
+                raise ValueError(f"`used.{field.name}` is not a whole number")
+            if pa.types.is_integer(field.type) and (pc.min(column).as_py() or 0) < 0:
+                raise ValueError(f"`used.{field.name}` is below zero")
+        return [*(parsed.column(name) for name in _EXPLICIT.names), used]
+
+
+class UsageReader:
+    """(cluster, gateway, incarnation, tenant, dimension, hour) → the highest counter of the block."""
+
+    ddl = ", ".join(
+        (*(f"{name} string" for name in SERIES), "dimension string, hour timestamp, counter bigint")
+    )
+
+    def read(self, block: pa.RecordBatch) -> tuple[pa.RecordBatch | None, list[Rejected]]:
+        values = block.column("value")
+        try:
+            parts = [_Reports().decode(values)]
+            rejected: list[Rejected] = []
+        except (pa.ArrowException, ValueError):
+            parts, rejected = _apart(values)
+        reduced = [rows for columns in parts for rows in _reduced(columns)]
+        if not reduced:
+            return None, rejected
+        return pa.concat_tables(reduced).combine_chunks().to_batches()[0], rejected
+
+
+def _apart(values: pa.Array) -> tuple[list[list[pa.Array]], list[Rejected]]:
+    """Pieces that can be read; their counters may differ in name, so they are not joined."""
+    pieces: list[list[pa.Array]] = []
+
+    class Collecting(_Reports):
+        def decode(self, values: pa.Array) -> list[pa.Array]:
+            columns = super().decode(values)
+            pieces.append(columns)
+            return columns[:-1]
+
+    _, _, rejected = decode_block(Collecting(), values)
+    return pieces, rejected
+
+
+def _reduced(columns: list[pa.Array]) -> list[pa.Table]:
+    """The block's maxima, one table for each counter."""
+    _, *series, _, times, used = columns
+    hours = pc.multiply(pc.divide(times, HOUR_MS), HOUR_MS)
+    names = [field.name for field in used.type if not pa.types.is_null(field.type)]
+    counters = dict(zip((field.name for field in used.type), used.flatten()))
+    table = pa.table([*series, hours, *(counters[name] for name in names)], names=[*SERIES, "hour", *names])
+    most = table.group_by([*SERIES, "hour"], use_threads=False).aggregate([(name, "max") for name in names])
+    made = []
+    for name in names:
+        column = most.column(f"{name}_max")
+        kept = most.filter(pc.is_valid(column)) if column.null_count else most
+        made.append(
+            pa.table(
+                [
+                    *(kept.column(each) for each in SERIES),
+                    pa.array([name] * kept.num_rows, pa.string()),
+                    kept.column("hour").cast(pa.timestamp("ms", "UTC")),
+                    kept.column(f"{name}_max"),
+                ],
+                names=[*SERIES, "dimension", "hour", "counter"],
+            )
+        )
+    return made

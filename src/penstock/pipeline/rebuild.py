@@ -1,0 +1,232 @@
+"""OLEP at scale: a log of any length folded into state on Spark, and handed over at an exact position.
+
+The same `Fold` that executors run, with its state in Spark's state store (`transformWithState`) in
+large batches: for rebuilding after a change of tables and for backfills, not for low latency. Each
+partition of the log is one key of the state, so that its events are decided in order by one thread.
+
+The result is a store for each partition as an executor opens it: the state at the position, and in
+the outbox what the events from `sent` on emit, which the executor sends first. Receivers know what
+they have seen. A killed rebuild goes on from its checkpoint; a store appears when it is whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from penstock.model.errors.olep import HistoryMissing
+from penstock.model.errors.pipeline import SparkFailed
+from penstock.olep.event import Record
+from penstock.olep.fold import LAYER_TABLES, Batch, Fold, Outgoing, Source, Watch
+from penstock.pipeline.kafka import offsets_option, security_options
+from penstock.pipeline.lake import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.olep.application import Application
+    from penstock.olep.codec import Codec
+    from penstock.olep.rows import Changes
+    from penstock.olep.store import Stores
+    from penstock.olep.table import Key, Table
+    from penstock.pipeline.ledger import Offsets, TopicFacts
+    from penstock.pipeline.settings import Connection
+
+BATCH_EVENTS_MAX: Final = 500_000
+OUTGOING_DDL: Final = "partition int, position bigint, log string, key binary, value binary"
+_BYTES: Final = "~"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is folded: an application's log, from its beginning to a position."""
+
+    application: Application
+    log: str  # the name its events know it by
+    topic_id: str  # as executors write it
+    codec: Codec
+    until: Offsets
+    sent: Offsets  # what lies below was sent by an executor before
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    positions: dict[int, int]
+    rows: int  # of state
+    outgoing: int  # events left for the executor to send
+
+
+class FoldProcessor(StatefulProcessor):
+    """One partition of the log: its rows are in map states, one for each table."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def init(self, handle: Any) -> None:
+        tables = (*self.task.application.tables, *LAYER_TABLES)
+        self._maps = {t.name: handle.getMapState(t.name, "key string", "row string") for t in tables}
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802,N803 - the API's names
+        partition = int(key[0])
+        records = sorted((Record(row.offset, row.key, row.value) for row in rows), key=lambda r: r.offset)
+        source = Source(self.task.log, self.task.topic_id, partition)
+        fold = Fold(self.task.application, source, self.task.codec, MapReader(self._maps), watch=Watch.NEVER)
+        sent = self.task.sent.get(partition, 0)
+        before = [record for record in records if record.offset < sent]
+        after = records[len(before) :]
+        for part, keep in ((before, False), (after, True)):
+            if part:
+                batch = fold.take(part, part[0].offset)
+                self._store(batch)
+                fold.settle()
+                if batch.stopped is not None:
+                    raise batch.stopped
+                if keep:
+                    for log, to, value in batch.outgoing:
+                        yield Row(partition=partition, position=batch.position, log=log, key=to, value=value)
+
+    def _store(self, batch: Batch) -> None:
+        for name, changes in batch.changes.items():
+            for key, row in changes.items():
+                if row is None:
+                    self._maps[name].removeKey((encoded(key),))
+                else:
+                    self._maps[name].updateValue((encoded(key),), (encoded(row),))
+        tables = {table.name: table for table in self.task.application.tables}
+        for name, appended in batch.appends.items():
+            for row in appended:
+                self._maps[name].updateValue((encoded(tables[name].key_of(row)),), (encoded(row),))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class MapReader:
+    """Reads rows of the state for a fold."""
+
+    def __init__(self, maps: Mapping[str, Any]) -> None:
+        self._maps = maps
+
+    def load(self, table: Table[Any], key: Key) -> tuple[Any, ...] | None:
+        found = self._maps[table.name].getValue((encoded(key),))
+        return None if found is None else decoded(found[0])
+
+    def scan(self, table: Table[Any]) -> list[tuple[Any, ...]]:
+        states = self._maps[table.name]
+        return [decoded(row[0]) for _, row in states.iterator()] if states.exists() else []
+
+
+def kafka_form(topic_id: str) -> str:
+    """A topic's id as Kafka and executors write it, from 32 hexadecimal digits."""
+    return base64.urlsafe_b64encode(bytes.fromhex(topic_id)).decode().rstrip("=")
+
+
+def encoded(value: Any) -> str:
+    """A key or a row as text; equal values have equal texts."""
+    return json.dumps(value, default=_tagged, separators=(",", ":"))
+
+
+def _tagged(value: bytes) -> dict[str, str]:
+    return {_BYTES: base64.b64encode(value).decode()}
+
+
+def decoded(text: str) -> tuple[Any, ...]:
+    return tuple(json.loads(text, object_hook=lambda found: base64.b64decode(found[_BYTES])))
+
+
+def rebuild(
+    session: SparkSession,
+    connection: Connection,
+    topic: TopicFacts,
+    task: Task,
+    directory: Path,
+    stores: Stores,
+) -> Rebuilt:
+    """Folds on Spark, then writes a store for each partition. Raises HistoryMissing, SparkFailed."""
+    for partition, start in topic.start.items():
+        if start > 0:
+            raise HistoryMissing(topic=topic.name, partition=partition, start=start, position=0)
+    _fold(session, connection, topic, task, directory)
+    return _hand_over(session, task, directory, stores)
+
+
+def _fold(
+    session: SparkSession, connection: Connection, topic: TopicFacts, task: Task, directory: Path
+) -> None:
+    options = security_options(connection) | {
+        "subscribe": topic.name,
+        "startingOffsets": offsets_option(topic.name, dict.fromkeys(topic.start, 0)),
+        "kafka.isolation.level": "read_committed",
+        "maxOffsetsPerTrigger": str(BATCH_EVENTS_MAX),
+    }
+    records = session.readStream.format("kafka").options(**options).load()
+    inside = F.lit(False)
+    for partition, end in task.until.items():
+        inside = inside | ((F.col("partition") == partition) & (F.col("offset") < end))
+    wanted = records.filter(inside).select("partition", "offset", "key", "value")
+    emitted = wanted.groupBy("partition").transformWithState(
+        FoldProcessor(task), OUTGOING_DDL, outputMode="Append", timeMode="None"
+    )
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        frame.write.mode("overwrite").parquet(str(directory / "outgoing" / f"batch={batch}"))
+
+    try:
+        query = (
+            emitted.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(directory / "checkpoint"))
+            .outputMode("append")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    except Exception as error:
+        what = f"the rebuild of {task.application.name}"
+        raise SparkFailed(what=what, reason=first_line(error), log=str(error)[-2000:]) from error
+
+
+def _hand_over(session: SparkSession, task: Task, directory: Path, stores: Stores) -> Rebuilt:
+    rows: dict[int, dict[str, list[tuple[Any, ...]]]] = {partition: {} for partition in task.until}
+    count = 0
+    for table in (*task.application.tables, *LAYER_TABLES):
+        state = session.read.format("statestore").option("stateVarName", table.name)
+        for found in state.load(str(directory / "checkpoint")).collect():
+            if found.user_map_value is not None:
+                of = rows[int(found.key[0])].setdefault(table.name, [])
+                of.append(decoded(found.user_map_value[0]))
+                count += 1
+    outgoing = _outgoing(session, directory)
+    for partition, end in task.until.items():
+        store = stores.open(task.application, task.topic_id, partition)
+        try:
+            store.claim()
+            changes: Changes = {
+                table.name: {table.key_of(row): row for row in rows[partition].get(table.name, [])}
+                for table in (*task.application.tables, *LAYER_TABLES)
+            }
+            kept = outgoing.get(partition, [])
+            store.commit(Batch(end, changes, {}, kept), sent=task.sent.get(partition, 0))
+        finally:
+            store.close()
+    return Rebuilt(dict(task.until), count, sum(map(len, outgoing.values())))
+
+
+def _outgoing(session: SparkSession, directory: Path) -> dict[int, list[Outgoing]]:
+    """What is to be sent, in the order in which it was decided."""
+    found: dict[int, list[Outgoing]] = {}
+    if not (directory / "outgoing").is_dir():
+        return found
+    parts = sorted((directory / "outgoing").iterdir(), key=lambda part: int(part.name.partition("=")[2]))
+    for part in parts:
+        for row in session.read.schema(OUTGOING_DDL).parquet(str(part)).collect():
+            found.setdefault(row.partition, []).append(Outgoing(row.log, bytes(row.key), bytes(row.value)))
+    return found

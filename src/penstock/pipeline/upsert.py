@@ -1,0 +1,51 @@
+"""Upserting by key: the newest record of each key is the row of that key, a record without value removes it.
+
+Within a batch the record with the highest offset counts; against the table, a row is replaced by a
+record that is not older than it. A key must stay on one partition of its topic, as Kafka's keys do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.pipeline.columns import DELETED, OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from penstock.pipeline.job import Sink
+    from penstock.pipeline.lake import Tables
+
+
+def newest_by_key(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
+    """One row for each key: that of the highest offset."""
+    from pyspark.sql import functions as F
+
+    others = [name for name in rows.columns if name not in key]
+    newest = F.max_by(F.struct(*others), F.col(OFFSET)).alias("newest")
+    return rows.groupBy(*key).agg(newest).select(*key, "newest.*").select(*rows.columns)
+
+
+def upsert(tables: Tables, rows: DataFrame, sink: Sink, said: Mapping[str, str]) -> None:
+    """One commit of the table, which says what it holds."""
+    session = rows.sparkSession
+    source = newest_by_key(rows, sink.key)
+    name = "penstock_batch"
+    source.createOrReplaceTempView(name)
+    columns = [each for each in rows.columns if each != DELETED]
+    same = " AND ".join(f"t.`{each}` = s.`{each}`" for each in sink.key)
+    update = ", ".join(f"t.`{each}` = s.`{each}`" for each in columns)
+    into, values = ", ".join(f"`{each}`" for each in columns), ", ".join(f"s.`{each}`" for each in columns)
+    newer = f"s.{OFFSET} >= t.{OFFSET}"
+    with tables.saying(session, said):
+        try:
+            session.sql(
+                f"MERGE INTO {tables.full(sink.table)} t USING {name} s ON {same} "
+                f"WHEN MATCHED AND s.{DELETED} AND {newer} THEN DELETE "
+                f"WHEN MATCHED AND s.{DELETED} IS NULL AND {newer} THEN UPDATE SET {update} "
+                f"WHEN NOT MATCHED AND s.{DELETED} IS NULL THEN INSERT ({into}) VALUES ({values})"
+            )
+        finally:
+            session.catalog.dropTempView(name)

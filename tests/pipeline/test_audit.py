@@ -1,0 +1,92 @@
+"""Rules over histories: a planted violation is found, alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.model.events import AuditEvent, Outcome
+from penstock.model.ids import PhysicalClusterId
+from penstock.pipeline.jobs.audit import AUDIT
+from penstock.pipeline.rules import RULES, Finding, LoggedEvent, Rule, judged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.pipeline.conftest import Ground
+
+
+def event(number: int, subject: int, log_start: int) -> AuditEvent:
+    return AuditEvent(
+        id=f"e{number}",
+        time_ms=1_700_000_000_000 + number,
+        source="watcher-1",
+        sequence=number,
+        cluster=PhysicalClusterId("pkc-000000"),
+        operation="log-start.rise",
+        subject_kind="partition",
+        subject=f"t-{subject}",
+        actor="retention",
+        outcome=Outcome.DONE,
+        after={"log_start": log_start},
+    )
+
+
+def logged(number: int, log_start: object, operation: str = "log-start.rise") -> LoggedEvent:
+    body = f'{{"after":{{"log_start":{log_start}}}}}'
+    return LoggedEvent(
+        "c", "partition", "t-0", f"e{number}", number, "s", number, operation, "a", "done", number, body
+    )
+
+
+def test_a_log_start_that_falls_is_found_where_it_falls() -> None:
+    history = [
+        logged(1, 5),
+        logged(2, 9),
+        logged(3, 0, "topic.create"),
+        logged(4, 7),
+        logged(5, 9),
+        logged(6, "null"),
+    ]
+
+    found = [(rule, f.event.offset, f.detail) for rule, f in judged(RULES, history)]
+
+    assert found == [
+        ("log-start-falls", 4, "log start fell from 9 to 7"),
+        ("log-start-falls", 6, "`after.log_start` is None"),
+    ]
+
+
+def test_a_repeated_event_is_judged_once() -> None:
+    history = [logged(1, 5), logged(2, 9), logged(1, 5)]
+
+    assert not list(judged(RULES, history))
+
+
+def test_a_rule_that_fails_is_a_finding() -> None:
+    def broken(history: Sequence[LoggedEvent]) -> Iterator[Finding]:
+        raise ZeroDivisionError("by nothing")
+        yield Finding(history[0], "")
+
+    ((name, finding),) = judged((Rule("broken", broken),), [logged(1, 5)])
+
+    assert name == "broken"
+    assert "ZeroDivisionError: by nothing" in finding.detail
+
+
+@pytest.mark.spark
+def test_a_planted_violation_is_found_among_histories_without_fault(
+    ground: Ground, unique: Callable[[str], str]
+) -> None:
+    topic = ground.make_topic(unique("audit"))
+    events = [event(n, subject=n % 50, log_start=n // 50) for n in range(3000)]
+    events[2049] = event(2049, subject=49, log_start=3)
+    ground.send(topic, [e.to_bytes() for e in events], keys=[e.key for e in events])
+    job = replace(AUDIT, source=replace(AUDIT.source, topic=topic))
+
+    ground.run(job)
+
+    found = ground.rows("platform.audit_findings", "rule", "subject", "detail")
+    assert found == [("log-start-falls", "t-49", "log start fell from 39 to 3")]

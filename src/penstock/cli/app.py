@@ -1,0 +1,138 @@
+"""The command tree, and how a run of it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from importlib import import_module
+from itertools import pairwise
+from typing import Final
+
+import structlog
+from cyclopts import App, CycloptsError
+
+from penstock import __version__
+from penstock.cli.output import Format, show_error
+from penstock.cli.settings import read_settings
+from penstock.model.errors import Exit, PenstockError
+from penstock.model.errors.settings import UsageInvalid
+
+# Command → the module and the object that carries it out.
+COMMANDS: Final = {
+    "up": "local:up",
+    "down": "local:down",
+    "status": "local:status",
+    "logs": "local:logs",
+    "reset": "local:reset",
+    "fleet": "fleet:app",
+    "cluster": "cluster:app",
+    "account": "tenants:account",
+    "key": "tenants:key",
+    "acl": "tenants:acl",
+    "topic": "data:topic",
+    "group": "data:group",
+    "produce": "data:produce",
+    "consume": "data:consume",
+    "apply": "manifests:apply",
+    "operation": "tenants:operation",
+    "cell": "tenants:cell",
+    "control": "control:app",
+    "gateway": "gateway:app",
+    "olep": "olep:app",
+    "doctor": "doctor:doctor",
+    "version": "doctor:version",
+    "scale": "scale:app",
+    "sim": "sim:app",
+    "pipeline": "pipeline:app",
+    "completion": "doctor:completion",
+}
+
+
+# What a shell says of a program that Ctrl-C ended, or whose reader went away.
+INTERRUPTED, UNREAD = 130, 141
+
+
+def command_tree(only: str | None = None) -> App:
+    """The whole tree; or just one command of it, which costs only that command's imports."""
+    app = App(
+        name="penstock",
+        help=(
+            "Stock Apache Kafka as a cloud-native, multi-tenant event-streaming platform."
+            "\n\nStart here: penstock up"
+        ),
+        version=__version__,
+        version_flags=["--version"],
+        suppress_keyboard_interrupt=False,  # `run` knows what to make of it
+    )
+    for name, where in COMMANDS.items():
+        if only in (None, name):
+            module, attribute = where.split(":")
+            app.command(getattr(import_module(f"penstock.cli.{module}"), attribute), name=name)
+    return app
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command; the exit code says how it went."""
+    words = sys.argv[1:] if arguments is None else arguments
+    _quiet_logging()
+    try:
+        result = _carried_out(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the very end
+        return UNREAD
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        ours = _only_ours(error)
+        if ours is None:
+            raise
+        show_error(ours, _asked_form(words))
+        return ours.exit_code
+    return int(result) if isinstance(result, int) else Exit.FINE
+
+
+def _carried_out(words: list[str]) -> object:
+    if words and not {"--help", "-h", "--version"} & set(words):
+        read_settings(os.environ)  # a misspelt setting is an error even to commands that need none
+    command = words[0] if words and words[0] in COMMANDS else None
+    try:
+        return command_tree(command)(
+            words, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+    except CycloptsError as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        way_out = f"See: penstock {command} --help" if command else "See: penstock --help"
+        raise UsageInvalid(reason=reason, way_out=way_out) from error
+
+
+def _only_ours(group: BaseException) -> PenstockError | None:
+    """The first of a group's errors when all of them are from the catalogue."""
+    if isinstance(group, PenstockError):
+        return group
+    if not isinstance(group, ExceptionGroup):
+        return None
+    errors = [_only_ours(inner) for inner in group.exceptions]
+    return None if None in errors else errors[0]
+
+
+def _asked_form(words: list[str]) -> Format:
+    """The output form, known even when the command line or the settings as a whole are wrong."""
+    joined = [part for word in words for part in word.split("=", 1)]
+    for flag, value in pairwise(joined):
+        if flag in ("-o", "--output") and value in list(Format):
+            return Format(value)
+    with contextlib.suppress(PenstockError):
+        return Format(read_settings(os.environ).get("output", Format.TABLE))
+    return Format.TABLE
+
+
+def _quiet_logging() -> None:
+    """The command speaks through `tell` and `show`; libraries' chatter only from warnings up."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        # Looked up at every line: whoever runs commands in one process may change it in between.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )

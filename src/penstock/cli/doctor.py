@@ -1,0 +1,147 @@
+"""`doctor`, `version`, `completion`: about the installation itself."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from penstock import __version__
+from penstock.cli.output import show, table_of
+from penstock.cli.settings import Options
+from penstock.fleet.archive import archive_path
+from penstock.fleet.cluster import check_ports_free, recorded
+from penstock.fleet.jars import KAFKA_VERSION, Jars, cache_directory, jar_checksums, jars_directory, verify
+from penstock.fleet.java import find_java
+from penstock.fleet.layout import make_directory
+from penstock.fleet.local import check_room, remembered_document
+from penstock.fleet.parse import parse_fleet
+from penstock.fleet.supervisor import supervisor_of
+from penstock.model.errors import Exit, PenstockError
+from penstock.model.errors.fleet import MavenMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.fleet.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    what: str
+    state: str  # fine, warning, failed
+    detail: str
+    hint: str = ""
+
+
+def doctor(*, options: Options = Options()) -> int:
+    """Check what the platform needs on this machine: Java, Maven, jars, disk, ports.
+
+    Example:  penstock doctor
+    """
+    layout = options.layout
+    checks: dict[str, Callable[[], str]] = {
+        "python": lambda: f"{platform.python_version()} at {sys.executable}",
+        "java": _java,
+        "maven": _maven,
+        "jars": _jars,
+        "archive": _archive,
+        "home": lambda: _home(layout),
+        "ports": lambda: _ports(layout),
+    }
+    findings = [_finding(what, check) for what, check in checks.items()]
+    columns = {"CHECK": "what", "STATE": "state", "DETAIL": "detail", "WAY OUT": "hint"}
+    rows = [asdict(finding) for finding in findings]
+    show(rows, options.form, table_of(rows, columns))
+    return Exit.UNHEALTHY if any(finding.state == "failed" for finding in findings) else Exit.FINE
+
+
+def version(*, options: Options = Options()) -> int:
+    """Print the versions of Penstock, Kafka, Python and Java.
+
+    Example:  penstock version -o json
+    """
+    try:
+        java: str | None = find_java().version
+    except PenstockError:
+        java = None  # `doctor` is there to say why
+    data = {
+        "penstock": __version__,
+        "kafka": KAFKA_VERSION,
+        "python": platform.python_version(),
+        "java": java,
+    }
+    rows = [{"part": part, "version": number} for part, number in data.items()]
+    show(data, options.form, table_of(rows, {"PART": "part", "VERSION": "version"}))
+    return Exit.FINE
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="For which shell.")],
+) -> int:
+    """Print a completion script for your shell.
+
+    Example:  penstock completion bash > ~/.local/share/bash-completion/completions/penstock
+    """
+    from penstock.cli.app import command_tree
+
+    print(command_tree().generate_completion(shell=shell))
+    return Exit.FINE
+
+
+def _finding(what: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, "fine", check())
+    except PenstockError as error:
+        return Finding(what, "failed", f"{error.message} ({error.code})", error.advice)
+
+
+def _java() -> str:
+    java = find_java()
+    return f"{java.version} at {java.executable}"
+
+
+def _maven() -> str:
+    if path := shutil.which("mvn"):
+        return path
+    if jars_directory(cache_directory()).exists():
+        return "missing, and not needed: the jars are here"
+    raise MavenMissing
+
+
+def _jars() -> str:
+    directory = jars_directory(cache_directory())
+    if not directory.exists():
+        return "not fetched yet: `penstock fleet fetch` or the next `penstock up` does it"
+    verify(directory, jar_checksums())
+    return f"Kafka {KAFKA_VERSION} in {directory}"
+
+
+def _archive() -> str:
+    path = archive_path(find_java(), Jars(jars_directory(cache_directory())))
+    return str(path) if path.exists() else "not made yet: the next `penstock up` does it"
+
+
+def _home(layout: Layout) -> str:
+    parent = layout.home
+    while not parent.exists():
+        parent = parent.parent
+    make_directory(parent)
+    check_room(parent)
+    return f"{layout.home}, {shutil.disk_usage(parent).free / 1e9:.0f} GB free"
+
+
+def _ports(layout: Layout) -> str:
+    if supervisor_of(layout) is not None:
+        return "in use by this fleet, which is up"
+    spec = parse_fleet(remembered_document(layout) or {"clusters": [{}]})
+    for cluster in spec:
+        settled = recorded(cluster, layout)
+        for node in (settled.spec if settled else cluster).nodes:
+            if all(node.ports.values()):
+                check_ports_free(cluster, node)
+    return "free"

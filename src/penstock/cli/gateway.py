@@ -1,0 +1,141 @@
+"""`penstock gateway`: tenants' way to Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import logging
+import secrets
+import signal
+import string
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+from cyclopts import App, Parameter
+
+from penstock.cli.output import show, table_of, tell
+from penstock.cli.settings import Options
+from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
+from penstock.gateway.config import API_KEY_LENGTH, API_SECRET_LENGTH, GatewayConfig
+from penstock.gateway.metrics import MetricsServer
+from penstock.gateway.provision import provision as provision_tenants
+from penstock.gateway.server import Gateway
+from penstock.gateway.settings import GatewaySettings, TenantsFrom, read_gateway_file
+from penstock.gateway.sources import ConfigSource, FileSource
+from penstock.gateway.states_topic import state_source
+from penstock.gateway.throttled import throttled_by
+from penstock.gateway.throttling import Quotas
+from penstock.kafka.client import Client
+from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
+from penstock.model.errors import Exit
+from penstock.model.errors.settings import ExtraMissing
+
+app = App(name="gateway", help="Tenants' way to Kafka: serve, provision, make keys.")
+
+GARBAGE_CHECKED_EVERY = 20_000  # allocations; only ended connections leave cycles, of some fifty objects each
+
+ConfigFile = Annotated[Path, Parameter(help="Settings, brokers and tenants.", negative="")]
+
+
+@app.command
+def run(
+    *,
+    config: ConfigFile = Path("gateway.yaml"),
+    until_stdin_ends: Annotated[
+        bool, Parameter(help="End when whoever started it does.", negative="")
+    ] = False,
+) -> int:
+    """Serve tenants until told to stop. SIGTERM drains; tenants are followed while it runs.
+
+    Example:  penstock gateway run --config gateway.yaml
+    """
+    try:
+        import uvloop
+    except ImportError as missing:
+        raise ExtraMissing(what="the gateway", module="uvloop", extra="platform") from missing
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+    settings, tenants = read_gateway_file(config)
+    gc.set_threshold(GARBAGE_CHECKED_EVERY)
+    uvloop.run(_serve(settings, tenants, config, until_stdin_ends=until_stdin_ends))
+    return Exit.FINE
+
+
+async def _serve(
+    settings: GatewaySettings, tenants: GatewayConfig, path: Path, *, until_stdin_ends: bool
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if until_stdin_ends:
+        loop.add_reader(sys.stdin.fileno(), stop.set)
+    source: ConfigSource = FileSource(path)
+    if settings.tenants_from is TenantsFrom.STATE:
+        followed = state_source(settings, tenants)
+        tenants = await followed.first()
+        source = followed
+    gateway = Gateway(settings, tenants, source=source, session=throttled_by(Quotas()))
+    await gateway.start()
+    gc.collect()
+    gc.freeze()  # plans and routes stay: they need not be looked through again
+    metrics = None
+    if settings.metrics_port is not None:
+        metrics = MetricsServer(gateway, settings.listen, settings.metrics_port)
+        tell(f"metrics on http://{settings.listen}:{metrics.port}/metrics")
+    try:
+        tell(f"gateway {settings.gateway} serves {len(tenants.tenants)} tenants at {gateway.bootstrap}")
+        await stop.wait()
+        tell("draining")
+        await gateway.drain()
+    finally:
+        if metrics is not None:
+            metrics.close()
+
+
+@app.command
+async def provision(
+    *,
+    bootstrap: Annotated[str, Parameter(help="Where the platform itself talks to the brokers.")],
+    config: ConfigFile = Path("gateway.yaml"),
+) -> int:
+    """Make the Kafka users and ACLs of every tenant in the file. Doing it again changes nothing.
+
+    Example:  penstock gateway provision --bootstrap 127.0.0.1:19090
+    """
+    settings, tenants = read_gateway_file(config)
+    key = PlatformKey(settings.platform_key.read_bytes())
+    login = Login(PLATFORM_USER, key.password(PLATFORM_USER), Mechanism.SCRAM_SHA_512)
+    tls = tls_trusting(settings.upstream_ca) if settings.upstream_ca is not None else None
+    async with Client(bootstrap, Security(login, tls)) as client:
+        await provision_tenants(client, tenants.tenants, key)
+    tell(f"{len(tenants.tenants)} tenants are provisioned")
+    return Exit.FINE
+
+
+@app.command
+def key(*, options: Options = Options()) -> int:
+    """Make an API key. Its secret is shown here and nowhere else; the file takes its hash.
+
+    Example:  penstock gateway key -o json
+    """
+    letters = string.ascii_uppercase + string.digits
+    secret = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(API_SECRET_LENGTH))
+    made = {
+        "id": "".join(secrets.choice(letters) for _ in range(API_KEY_LENGTH)),
+        "secret": secret,
+        "secret_sha256": hashlib.sha256(secret.encode()).hexdigest(),
+    }
+    rows = [{"part": part, "value": value} for part, value in made.items()]
+    show(made, options.form, table_of(rows, {"PART": "part", "VALUE": "value"}))
+    return Exit.FINE

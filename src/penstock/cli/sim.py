@@ -1,0 +1,164 @@
+"""`penstock sim`: the platform's decisions at the size of a fleet, without a cluster."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import App, Parameter
+from rich.console import Group
+
+from penstock.cli.output import show, table_of, tell
+from penstock.cli.settings import Options
+from penstock.model.errors import Exit
+from penstock.model.errors.settings import SettingInvalid
+from penstock.sim.batching import (
+    PAPER_LOAD_WITH,
+    PAPER_LOAD_WITHOUT,
+    REQUEST_US,
+    Comparison,
+    Costs,
+    Experiment,
+    compare,
+    sensitivity,
+)
+from penstock.sim.month import POLICIES, Setting, simulate
+from penstock.sim.plot import draw
+from penstock.sim.quotas import SCHEMES, SENSITIVITY, Score, week
+from penstock.sim.traffic import POINTS, Size
+
+app = App(name="sim", help="The platform's decisions at the size of a fleet, from a seed, without a cluster.")
+
+MONTH_COLUMNS: Final = {
+    "PLACEMENT": "placement", "HOTTEST/MEAN": "hottestToMean", "P99": "hottestToMeanP99",
+    "HOTTEST": "hottest", "CELL-HOURS FULL": "cellHoursFull", "MOVES": "moves", "CELLS": "cells",
+}  # fmt: skip
+
+Seed = Annotated[int, Parameter(help="The same seed gives the same figures.")]
+
+
+@app.command
+def cells(
+    *,
+    seed: Seed = 1,
+    tenants: Annotated[int, Parameter(help="Tenants that come within the month.")] = 10_000,
+    days: Annotated[int, Parameter(help="Length of the month.")] = 30,
+    size: Annotated[int, Parameter(help="Brokers of a cell, in the paper's experiment.")] = 6,
+    options: Options = Options(),
+) -> int:
+    """Show what cells save, and how evenly placement fills them.
+
+    Example:  penstock sim cells --tenants 2000 --days 10
+    """
+    for name, value in (("--tenants", tenants), ("--days", days)):
+        if value < 1:
+            raise SettingInvalid(
+                where="penstock sim cells", key=name, value=value, expected="expected 1 or more"
+            )
+    experiment = Experiment(cell_size=size)
+    saved = _saved(compare(experiment, Costs()))
+    by_cost = [
+        {"requestMicroseconds": cost, "loadWithCells": round(load * 100, 1)}
+        for cost, load in sensitivity(experiment, REQUEST_US).items()
+    ]
+    month = []
+    for policy in POLICIES:
+        tell(f"a month: {policy.name}")
+        outcome = simulate(seed, policy, Setting(tenants=tenants, days=days))
+        month.append(
+            {
+                "placement": policy.name,
+                "hottestToMean": round(outcome.hottest_to_mean, 3),
+                "hottestToMeanP99": round(outcome.hottest_to_mean_p99, 3),
+                "hottest": round(outcome.hottest, 3),
+                "cellHoursFull": round(outcome.hours_full, 5),
+                "moves": outcome.moves,
+                "cells": outcome.cells,
+            }
+        )
+    view = Group(
+        table_of(saved, {"24 BROKERS, 4 TENANTS": "what", "NO CELLS": "without", "CELLS": "with"}),
+        "",
+        table_of(by_cost, {"REQUEST COST US": "requestMicroseconds", "LOAD WITH CELLS %": "loadWithCells"}),
+        "",
+        table_of([{**row, **_rounded(row)} for row in month], MONTH_COLUMNS),
+    )
+    show({"experiment": saved, "loadByRequestCost": by_cost, "month": month}, options.form, view)
+    return Exit.FINE
+
+
+def _saved(found: Comparison) -> list[dict[str, Any]]:
+    before, after = found.without, found.within
+    rows = {
+        "connections of a client": (before.connections_per_client, after.connections_per_client),
+        "connections of a broker": (before.connections_per_broker, after.connections_per_broker),
+        "produce requests/s of a broker": (before.produces, after.produces),
+        "fetch requests/s of a broker": (before.fetches, after.fetches),
+        "follower fetches/s of a broker": (before.follower_fetches, after.follower_fetches),
+        "load, %": (found.load_without * 100, found.load_within * 100),
+        "load in the paper, %": (PAPER_LOAD_WITHOUT * 100, PAPER_LOAD_WITH * 100),
+    }
+    return [{"what": what, "without": round(a, 1), "with": round(b, 1)} for what, (a, b) in rows.items()]
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, str]:
+    figures = {key: f"{row[key]:.2f}" for key in ("hottestToMean", "hottestToMeanP99", "hottest")}
+    return {**figures, "cellHoursFull": f"{row['cellHoursFull']:.2%}"}
+
+
+@app.command
+def quotas(
+    *,
+    seed: Seed = 1,
+    seeds: Annotated[int, Parameter(help="How many weeks, from this seed on.")] = 1,
+    tenants: Annotated[int, Parameter(help="Tenants, on cells of six brokers.")] = 2_000,
+    brokers: Annotated[int, Parameter(help="Brokers: a multiple of six.")] = 120,
+    days: Annotated[float, Parameter(help="Length of the week.")] = 7.0,
+    sensitivity: Annotated[
+        bool, Parameter(help="Also other intervals, lost reports, fail-over.", negative="")
+    ] = False,
+    plot: Annotated[Path | None, Parameter(help="Draw throttled time into this file.")] = None,
+    options: Options = Options(),
+) -> int:
+    """Compare ways of sharing quotas over a week of traffic.
+
+    Example:  penstock sim quotas --tenants 300 --brokers 36 --days 0.5
+    """
+    where = "penstock sim quotas"
+    for key, value in (("--tenants", tenants), ("--seeds", seeds), ("--days", days)):
+        if value <= 0:
+            raise SettingInvalid(where=where, key=key, value=value, expected="expected more than 0")
+    if brokers < POINTS or brokers % POINTS:
+        raise SettingInvalid(
+            where=where, key="--brokers", value=brokers, expected=f"expected a multiple of {POINTS}"
+        )
+    size = Size(tenants=tenants, brokers=brokers, days=days)
+    weeks: dict[str, list[Score]] = {}
+    for each in range(seed, seed + seeds):
+        tell(f"a week, seed {each}")
+        for score in week(each, size, (*SCHEMES, *(SENSITIVITY if sensitivity else ()))):
+            weeks.setdefault(score.scheme, []).append(score)
+    rows = [
+        {
+            "scheme": name,
+            "objectiveMet": round(statistics.mean(score.met for score in scores), 6),
+            "objectiveMetMin": min(score.met for score in scores),
+            "throttledSeconds": round(statistics.mean(float(s.throttled_seconds.mean()) for s in scores), 3),
+            "overshoot": round(max(score.overshoot for score in scores), 3),
+        }
+        for name, scores in weeks.items()
+    ]
+    if plot is not None:
+        draw({scheme.name: weeks[scheme.name] for scheme in SCHEMES}, plot)
+        tell(f"drawn: {plot}")
+    shown = [
+        {**row, "met": f"{row['objectiveMet']:.3%}", "min": f"{row['objectiveMetMin']:.3%}"} for row in rows
+    ]
+    columns = {
+        "SHARES": "scheme", "TENANTS WITHIN 5 MIN A WEEK": "met", "WORST SEED": "min",
+        "MEAN S THROTTLED": "throttledSeconds", "PEAK USE/QUOTA": "overshoot",
+    }  # fmt: skip
+    show(rows, options.form, table_of(shown, columns))
+    return Exit.FINE

@@ -1,0 +1,94 @@
+"""The end of a file, and what comes after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+BLOCK_BYTES = 64 * 1024
+LOOK_SECONDS_BETWEEN = 0.25
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines, read from the end so that a large file costs nothing."""
+    if count <= 0 or not path.exists():
+        return []
+    with path.open("rb") as file:
+        position = file.seek(0, 2)
+        tail = b""
+        while position > 0 and tail.count(b"\n") <= count:
+            step = min(BLOCK_BYTES, position)
+            position -= step
+            file.seek(position)
+            tail = file.read(step) + tail
+    lines = tail.decode(errors="replace").removesuffix("\n").split("\n")
+    return lines[-count:] if tail else []
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads whole lines as they come; of a file that was rotated first the rest, then the new one."""
+
+    path: Path
+    _file: BinaryIO | None = None
+    _rest: bytes = field(default=b"", repr=False)  # of a line that is not whole yet
+
+    def skip_to_end(self) -> None:
+        self._open()
+        if self._file is not None:
+            self._file.seek(0, 2)
+
+    def new_lines(self) -> list[str]:
+        lines = self._read()
+        if self._is_replaced():
+            lines += self._read()  # what was written between the look and the rotation
+            self.close()
+            self._open()
+            lines += self._read()
+        return lines
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _open(self) -> None:
+        self._rest = b""
+        self._file = self.path.open("rb") if self.path.exists() else None
+
+    def _read(self) -> list[str]:
+        if self._file is None:
+            return []
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # emptied in place
+            self._file.seek(0)
+            self._rest = b""
+        *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
+        return [line.decode(errors="replace") for line in whole]
+
+    def _is_replaced(self) -> bool:
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            return False
+        return self._file is None or not os.path.samestat(there, os.fstat(self._file.fileno()))
+
+
+async def follow_files(files: Mapping[str, Path], *, prefix: bool) -> None:
+    """Print whole lines as they come, for ever."""
+    with ExitStack() as stack:
+        followers = {name: Follower(path) for name, path in files.items()}
+        for follower in followers.values():
+            stack.callback(follower.close)
+            follower.skip_to_end()
+        while True:
+            for name, follower in followers.items():
+                for line in follower.new_lines():
+                    print(f"{name:>6}  {line}" if prefix else line, flush=True)
+            await asyncio.sleep(LOOK_SECONDS_BETWEEN)

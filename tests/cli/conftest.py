@@ -1,0 +1,44 @@
+"""The command for tests: `penstock` in a process of its own, `here` in this one, which is quicker."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from penstock.cli.app import run
+from tests.ground.command import Penstock, Ran
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def penstock(tmp_path: Path) -> Iterator[Penstock]:
+    (tmp_path / "work").mkdir()
+    command = Penstock(home=tmp_path / "home", directory=tmp_path / "work")
+    yield command
+    command.end_everything()
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Ran]]:
+    """Run a command in this process, with `tmp_path` as working directory and `.penstock` in it."""
+    for variable in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: str) -> Ran:
+        capsys.readouterr()
+        code = run(list(words))
+        said = capsys.readouterr()
+        return Ran(code, said.out, said.err)
+
+    yield command
+    structlog.reset_defaults()

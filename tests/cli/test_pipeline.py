@@ -1,0 +1,76 @@
+"""`penstock pipeline` without a Spark: what it lists, and what it says of wrong words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.fleet.jars import CHECKSUM_FILE, jar_checksums
+from penstock.model.errors.pipeline import ConnectorsMissing
+from penstock.pipeline.connectors import CONNECTORS, connector_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.ground.command import Ran
+
+SETTINGS = """
+connection: {bootstrap: "127.0.0.1:1"}
+jobs: {orders: {topic: orders, table: shop.orders, columns: {id: bigint}}}
+"""
+
+
+def test_jobs_are_listed_with_what_they_read_and_write(here: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "pipeline.yaml").write_text(SETTINGS)
+
+    ran = here("pipeline", "list", "--settings", "pipeline.yaml", "-o", "json")
+
+    rows = {row["job"]: row for row in ran.data}
+    assert rows.keys() == {"metering", "slo", "audit", "orders"}
+    assert rows["orders"]["table"] == "shop.orders"
+    assert rows["metering"]["topic"] == "_penstock.usage"
+
+
+def test_a_job_that_never_ran_says_so(here: Callable[..., Ran]) -> None:
+    ran = here("pipeline", "status", "-o", "json")
+
+    assert {row["state"] for row in ran.data} == {"never"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("run", "nothing"), "PEN-8003"),
+        (("explain", "nothing"), "PEN-8003"),
+        (("backfill", "nothing"), "PEN-8003"),
+        (("explain", "orders"), "PEN-3010"),
+        (("invoices", "june.doc", "--from", "2026-06-01", "--until", "2026-06-30"), "PEN-1002"),
+    ],
+)
+def test_what_cannot_be_done_is_told_before_spark_is_started(
+    here: Callable[..., Ran], tmp_path: Path, words: tuple[str, ...], code: str
+) -> None:
+    (tmp_path / "pipeline.yaml").write_text(SETTINGS)
+
+    ran = here("pipeline", *words, "--settings", "pipeline.yaml", "-o", "json")
+
+    assert ran.code != 0
+    assert ran.error["code"] == code
+
+
+def test_connectors_that_maven_cannot_get_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ConnectorsMissing, match="Maven"):
+        connector_jars(tmp_path / "cache")
+
+
+def test_every_connector_is_pinned_by_its_whole_checksum() -> None:
+    lock = jar_checksums(CONNECTORS.lock.read_text())
+
+    assert CONNECTORS.lock != CHECKSUM_FILE
+    assert len(lock) == 6
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in lock.values())
+    assert f"spark-sql-kafka-0-10_2.13-{CONNECTORS.version}.jar" in lock

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 import uvicorn
 
+from penstock.balance.cells import CellId, NewCell
 from penstock.cli import keyring
 from penstock.cli.keyring import Kept, kept_for
 from penstock.cli.remote import Control, local_url
 from penstock.control.api import make_api
 from penstock.control.checker import Difference, Kind
+from penstock.control.relieving import needs_cell
 from penstock.control.running import Running, root_token, run_control
 from penstock.control.service import Role
 from penstock.fleet.layout import Layout
@@ -31,6 +33,7 @@ from penstock.model.errors.control import (
 )
 from penstock.model.errors.gateway import ListenFailed
 from penstock.model.errors.settings import SettingInvalid, UsageInvalid
+from tests.control.ground import PHYSICAL
 from tests.control.paper_plane import ROOT, PaperPlane
 from tests.ground.fleet import wait_for
 
@@ -154,6 +157,19 @@ def test_operations_cells_and_the_control_plane_are_shown(
     token = here("control", "token", "ci", "--role", "viewer", "-o", "json").data
     assert len(token["token"]) == 48
     assert plane.registry.count(Operation) == 2
+
+
+def test_a_cell_list_says_what_is_needed_and_what_would_be_done(
+    plane: PaperPlane, here: Callable[..., Ran]
+) -> None:
+    wanted = NewCell(3, "cell-1 full", (CellId("cell-1"),))
+    plane.paper.accept(needs_cell(plane.registry, plane.paper.ask(), PHYSICAL, wanted, "buy three"))
+
+    ran = here("cell", "list")
+
+    assert "needs-cell" in ran.out
+    assert f"{PHYSICAL}: cell-1 full" in ran.err
+    assert "buy three" in ran.err
 
 
 def test_what_differs_is_an_exit_code(plane: PaperPlane, here: Callable[..., Ran]) -> None:

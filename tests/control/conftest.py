@@ -14,7 +14,7 @@ from penstock.control import decisions
 from penstock.control.decisions import ClusterAsk
 from penstock.control.local import reach_of
 from penstock.control.reach import Clusters
-from penstock.control.service import ControlPlane, Home, Role
+from penstock.control.service import ControlPlane, Home, Role, Watch
 from penstock.model.entities import ApiKey, LogicalCluster, Operation
 from tests.ground.fleet import TINY, Fleet
 from tests.kafka.waiting import eventually
@@ -86,13 +86,20 @@ class Office:
 
 @asynccontextmanager
 async def open_office(
-    fleet: Fleet, *, url: str = "http://test", provisioner: Provisioner | None = None, **more: Any
+    fleet: Fleet,
+    *,
+    url: str = "http://test",
+    provisioner: Provisioner | None = None,
+    watch: Watch | None = None,
+    **more: Any,
 ) -> AsyncIterator[Office]:
     reaches = tuple(reach_of(fleet.local, cluster, **more) for cluster in fleet.local.clusters)
     clusters = Clusters(reaches)
     root = hashlib.sha256(ROOT.encode()).hexdigest()
     home = Home(reaches[0].id, url, reaches, root)
-    plane = ControlPlane(home, clusters, provisioner=provisioner, session_seconds=SESSION_SECONDS)
+    plane = ControlPlane(
+        home, clusters, provisioner=provisioner, session_seconds=SESSION_SECONDS, watch=watch
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(plane.run(stop))
     try:

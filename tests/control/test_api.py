@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.testclient import TestClient
 
+from penstock.balance.cells import CellId, NewCell
 from penstock.control.api import PROBLEMS, make_api
 from penstock.control.checker import Difference, Kind
+from penstock.control.relieving import needs_cell
 from penstock.control.service import Role
 from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperatorRole
 from penstock.model.errors.control import ControlError
 from penstock.model.errors.wire import KafkaBusy
-from tests.control.ground import Paper
+from tests.control.ground import PHYSICAL, Paper
 from tests.control.paper_plane import ROOT, PaperPlane
 
 if TYPE_CHECKING:
@@ -209,6 +211,22 @@ def test_physical_clusters_are_shown(api: Api) -> None:
 
     assert api("GET", f"/physical-clusters/{listed['id']}").json() == listed
     assert (listed["brokers"], listed["cells"], listed["zones"]) == (6, 2, ["a", "b", "c"])
+
+
+def test_a_cluster_that_needs_a_cell_says_so_with_its_cells_and_in_metrics(api: Api) -> None:
+    wanted = NewCell(3, "cell-1 full", (CellId("cell-1"),))
+    paper = api.plane.paper
+    paper.accept(needs_cell(paper.registry, paper.ask(), PHYSICAL, wanted, "buy three"))
+
+    full, other = api("GET", "/cells").json()["items"]
+    (physical,) = api("GET", "/physical-clusters").json()["items"]
+
+    (condition,) = full["conditions"]
+    assert (condition["kind"], condition["remedy"]) == ("needs-cell", "buy three")
+    assert other["conditions"] == []
+    assert physical["conditions"] == full["conditions"]
+    line = f'penstock_control_cell_needed_brokers{{cluster="{PHYSICAL}"}} 3.0'
+    assert line in api.client.get("/metrics").text
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer wrong", "Bearer"])

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.balance.cells import FULL
 from penstock.control import decisions
 from penstock.control.decisions import ClusterAsk
 from penstock.control.operations import (
@@ -20,7 +19,7 @@ from penstock.control.operations import (
     forgotten,
     next_step,
 )
-from penstock.control.placing import brokers_of, smoothed
+from penstock.control.placing import brokers_of
 from penstock.control.registry import Put
 from penstock.model.entities import (
     ApiKey,
@@ -143,14 +142,6 @@ def test_placement_looks_at_the_load_and_never_at_what_was_sold() -> None:
         paper.accept(decisions.create_cluster(paper.registry, paper.ask(loads=loads), wanted))
 
     assert {paper.registry.cluster(f"shop-{n}").cell for n in range(50)} == {"cell-1"}
-
-
-def test_a_moment_of_work_does_not_fill_a_cell_but_minutes_of_it_do() -> None:
-    loads: dict[str, float] = {}
-    seen = [loads := smoothed(loads, {"cell": 1.0}) for _ in range(12)]
-
-    assert seen[0]["cell"] < 0.5 < FULL < seen[-1]["cell"]
-    assert smoothed(loads, {}) == loads
 
 
 def test_when_every_cell_is_full_there_is_no_room() -> None:

@@ -100,6 +100,7 @@ class NewCell:
 
     brokers: int
     reason: str
+    cells: tuple[CellId, ...] = ()  # which are full
 
 
 def plan_cells(
@@ -250,4 +251,5 @@ def _wanted(stuck: Sequence[CellId], state: Mapping[CellId, LoadedCell], full: f
     if not still:
         return None
     size = max(len(state[cell].cell.brokers) for cell in still)
-    return NewCell(size, f"{', '.join(still)} full, and no other cell has room for those who could leave")
+    reason = f"{', '.join(still)} full, and no other cell has room for those who could leave"
+    return NewCell(size, reason, tuple(still))

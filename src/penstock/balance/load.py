@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from penstock.model.ids import LogicalClusterId
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class Load:
     def times(self, factor: float) -> Load:
         return Load(self.broker * factor, self.replicas * factor, self.bandwidth * factor)
 
+    def mixed(self, newest: Load, weight: float) -> Load:
+        """An exponential average: `weight` is what the newest counts."""
+        return self.times(1 - weight).plus(newest.times(weight))
+
 
 UNKNOWN: Final = Load(1.0, 1.0, 1.0)  # a cell nobody measured is no place for anybody
 
@@ -88,3 +94,33 @@ def cell_load(
         replicas=sum(sample.replicas for sample in samples) / (count * capacity.replicas_max),
         bandwidth=max(ingress, egress),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one tenant takes of a cell, as counted on the cell's brokers."""
+
+    ingress: float = 0.0  # bytes a second
+    egress: float = 0.0
+    replicas: int = 0
+
+
+def tenant_loads(
+    parts: Mapping[LogicalClusterId, Part], whole: Load, brokers: int, capacity: BrokerCapacity
+) -> dict[LogicalClusterId, Load]:
+    """Each tenant's part of a cell's load.
+
+    Replicas and bytes are counted by tenant. Request handlers' time is not, so it is laid on tenants
+    by their part of the bytes: right where requests are alike, too little for many small ones.
+    """
+    total = sum(part.ingress + part.egress for part in parts.values())
+    return {
+        tenant: Load(
+            broker=whole.broker * (part.ingress + part.egress) / total if total else 0.0,
+            replicas=part.replicas / (brokers * capacity.replicas_max),
+            bandwidth=max(
+                part.ingress / (brokers * capacity.ingress_max), part.egress / (brokers * capacity.egress_max)
+            ),
+        )
+        for tenant, part in parts.items()
+    }

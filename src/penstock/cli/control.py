@@ -33,6 +33,7 @@ def run(
     ] = "127.0.0.1:28080",
     session: Annotated[float, Parameter(help="Seconds after which another takes over.")] = SESSION_SECONDS,
     cell_brokers: Annotated[int, Parameter(help="Brokers in a cell; 0: all in one.")] = 0,
+    relieve: Annotated[bool, Parameter(help="Move tenants out of cells that are full.")] = True,
     until_stdin_ends: Annotated[
         bool, Parameter(help="End when whoever started it does.", negative="")
     ] = False,
@@ -53,7 +54,9 @@ def run(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
-    running = Running(options.layout, listen, session, cell_brokers, until_stdin_ends=until_stdin_ends)
+    running = Running(
+        options.layout, listen, session, cell_brokers, until_stdin_ends=until_stdin_ends, relieves=relieve
+    )
     asyncio.run(run_control(running, told=tell))
     return Exit.FINE
 

@@ -34,6 +34,7 @@ _CELLS = {
     "BROKERS": "brokers",
     "LOAD": "load",
     "TENANTS": "clusters",
+    "CONDITIONS": "conditions",
 }
 
 Cluster = Annotated[str, Parameter(name=["--cluster", "-c"], help="Logical cluster, id or name.")]
@@ -276,13 +277,21 @@ def wait_for(
 
 @cell.command(name="list")
 def list_cells(*, options: RemoteOptions = RemoteOptions()) -> int:
-    """Every cell, its brokers, its load and how many tenants it has.
+    """Every cell, its brokers, its load, how many tenants it has, and what it needs.
 
     Example:  penstock cell list
     """
     rows = list(connected(options).every("/cells"))
-    shown = [row | {"brokers": ",".join(map(str, row["brokers"]))} for row in rows]
+    shown = [
+        row
+        | {"brokers": ",".join(map(str, row["brokers"]))}
+        | {"conditions": ",".join(condition["kind"] for condition in row["conditions"]) or None}
+        for row in rows
+    ]
     show(rows, options.form, table_of(shown, _CELLS))
+    told = {(row["physical_cluster"], c["detail"], c["remedy"]) for row in rows for c in row["conditions"]}
+    for cluster, detail, remedy in sorted(told):
+        tell(f"{cluster}: {detail}\n  {remedy}")
     return Exit.FINE
 
 

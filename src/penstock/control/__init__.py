@@ -3,8 +3,8 @@
 What it is: what every entity may become (`decisions`, `units`, pure), the registry that holds them
 (`registry`, a fold of one compacted topic), the one writer that is active (`service`), what each
 tenant needs inside Kafka and the operations that bring it there (`wanted`, `operations`, `steps`),
-what gateways are told (`states`), the checker that compares what is declared with what Kafka has
-(`checker`), and the HTTP API on top (`api`).
+what gateways are told (`states`), tenants' way out of full cells (`relieving`), the
+checker that compares what is declared with what Kafka has (`checker`), and the HTTP API on top (`api`).
 
 What it is not: it is not on the way of any record. Gateways go by `_penstock.state` of their own
 cluster, so tenants do not notice whether a control plane runs.

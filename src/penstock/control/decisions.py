@@ -217,6 +217,7 @@ def move_cluster(registry: Registry, ask: Ask, cluster_id: str, cell: str | None
         raise StateConflict(kind="logical cluster", id=before.id, state="there", reason=f"{cell} is its cell")
     after = before.changed(ask.now_ms, cell=cell, moving_from=before.cell, state=ClusterState.MOVING)
     operation = new_operation(registry, ask, "cluster.move", after.id, after.tenant)
+    operation = replace(operation, given={"from": before.cell, "to": cell})
     return Decided(operation, (Put(after), Put(operation)), after, before)
 
 

@@ -184,6 +184,15 @@ class LocalProvisioner:
         if home.home.exists():
             shutil.rmtree(home.home)
 
+    def growth(self, cluster: PhysicalCluster, brokers: int) -> str:
+        """Whoever runs `penstock up` supervises the home's brokers, so it is they who start more."""
+        if cluster.provider != LOCAL:
+            return ""
+        zones = ",".join(cluster.zones)
+        total = len(cluster.brokers) + brokers
+        more = f"penstock up --brokers {total} --zones {zones}"
+        return f"{brokers} brokers more, evenly over zones {zones}: `penstock down`, then `{more}`"
+
     async def close(self) -> None:
         """The gateways end with us; brokers go on, and a successor keeps them up."""
         for cluster in list(self._running):

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from penstock.model import keys
-from penstock.model.entities import LogicalCluster
+from penstock.model.entities import ConditionKind, LogicalCluster, PhysicalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,15 @@ class _Told:
         for name, load in sorted(plane.loads.items()):
             loads.add_metric(name.split("/", 1), load)
         yield loads
+        needed = GaugeMetricFamily(
+            "penstock_control_cell_needed_brokers",
+            "Brokers of the new cell that a physical cluster needs; 0 if it needs none.",
+            labels=[keys.CLUSTER],
+        )
+        for physical in plane.registry.all(PhysicalCluster):
+            condition = physical.condition(ConditionKind.NEEDS_CELL)
+            needed.add_metric([physical.id], condition.brokers if condition is not None else 0)
+        yield needed
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

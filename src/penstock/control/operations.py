@@ -62,6 +62,7 @@ STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
     "key.revoke": (Step.STATE,),
     "token.create": (),
     "token.delete": (),
+    "physical.condition": (),
     "physical.register": (),
     "registry.import": (),
 }

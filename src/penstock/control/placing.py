@@ -6,7 +6,7 @@ measured, never the sum of the quotas that were sold.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.balance.cells import Cell, CellId, LoadedCell, TooLarge, place
 from penstock.balance.cells import NoRoom as Full
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from penstock.control.registry import Registry
     from penstock.model.entities import BrokerPlace, CellPlace, LogicalCluster
     from penstock.model.ids import BrokerId, Choice
-
-SMOOTHING: Final = 0.2  # weight of the newest sample: a moment of work does not fill a cell
 
 
 def physical_for(registry: Registry, zones: Zones) -> PhysicalCluster:
@@ -59,14 +57,6 @@ def cell_for(physical: PhysicalCluster, units: int, loads: Mapping[str, float], 
     if isinstance(found, Full):
         raise NoRoom(units=units, reason=f"{physical.id}: {found.wanted.reason}")
     return found.id
-
-
-def smoothed(before: Mapping[str, float], sample: Mapping[str, float]) -> dict[str, float]:
-    """An exponential average that begins at idle; cells that were not measured keep theirs."""
-    after = dict(before)
-    for key, load in sample.items():
-        after[key] = (1 - SMOOTHING) * before.get(key, 0.0) + SMOOTHING * load
-    return after
 
 
 def brokers_of(cluster: LogicalCluster, physical: PhysicalCluster) -> tuple[BrokerId, ...]:

@@ -58,6 +58,10 @@ class Provisioner(Protocol):
         """How one that was made before is reached, started again if it does not run; None: not mine."""
         ...
 
+    def growth(self, cluster: PhysicalCluster, brokers: int) -> str:
+        """How this cluster gets so many brokers more, in words; empty: not mine."""
+        ...
+
 
 class Clusters:
     """Every physical cluster that can be reached from here, and the clients to them."""

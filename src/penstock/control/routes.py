@@ -40,6 +40,7 @@ from penstock.control.shapes import (
     ClusterChange,
     ClusterMove,
     ClusterShown,
+    ConditionShown,
     Differences,
     DifferenceShown,
     Exported,
@@ -458,6 +459,7 @@ def _cells(plane: Plane) -> list[CellShown]:
             brokers=list(cell.brokers),
             load=plane.loads.get(load_key(physical.id, cell.id), 0.0),
             clusters=tenants.get(load_key(physical.id, cell.id), 0),
+            conditions=[ConditionShown.of(c) for c in physical.conditions if cell.id in c.cells],
         )
         for physical in plane.registry.all(PhysicalCluster)
         for cell in physical.cells

@@ -18,7 +18,7 @@ from penstock.control.addresses import TOKEN_FILE
 from penstock.control.api import make_api
 from penstock.control.local import LocalProvisioner, fleet_reaches
 from penstock.control.reach import Clusters
-from penstock.control.service import ControlPlane, Home
+from penstock.control.service import ControlPlane, Home, Watch
 from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory, write_atomically
 from penstock.model import faults
 from penstock.model.errors.gateway import ListenFailed
@@ -41,6 +41,7 @@ class Running:
     session_seconds: float
     cell_brokers: int = 0
     until_stdin_ends: bool = False
+    relieves: bool = True  # whether tenants leave full cells by themselves
 
 
 async def run_control(running: Running, *, told: Callable[[str], None]) -> None:
@@ -63,6 +64,7 @@ async def run_control(running: Running, *, told: Callable[[str], None]) -> None:
         clusters,
         provisioner=provisioner,
         session_seconds=running.session_seconds,
+        watch=Watch(relieves=running.relieves),
     )
     config = uvicorn.Config(
         make_api(plane), log_level="warning", lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from penstock.balance.relief import PACE
 from penstock.control.checker import Declared, Difference, declared, differences
 from penstock.control.decisions import Ask, Decided, decided_before
 from penstock.control.feeder import COMPACTED
-from penstock.control.observing import Observer, found
-from penstock.control.placing import smoothed
+from penstock.control.observing import Averages, Observer, found
+from penstock.control.placing import load_key
 from penstock.control.registry import Change, Put, Registry
 from penstock.control.reign import Reign
+from penstock.control.relieving import Reliever
 from penstock.control.rights import TENANT_USER
 from penstock.control.steps import registered
 from penstock.control.units import TABLES
@@ -57,6 +59,8 @@ from penstock.model.schema import EVENT_BYTES_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.balance.relief import Pace
+    from penstock.control.observing import Observing
     from penstock.control.reach import Clusters, Provisioner, Reach
     from penstock.kafka.client import Client
     from penstock.wire.records import Record
@@ -142,6 +146,16 @@ def _registration(registry: Registry, reach: Reach, now: int) -> Change | None:
     return None if same else Put(after)
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How cells are watched, and whether full ones are relieved."""
+
+    relieves: bool = True
+    seconds: float = LOAD_SECONDS
+    observer: Observing | None = None  # none: brokers' metrics
+    pace: Pace = PACE
+
+
 class ControlPlane:
     def __init__(
         self,
@@ -150,6 +164,7 @@ class ControlPlane:
         *,
         provisioner: Provisioner | None = None,
         session_seconds: float = SESSION_SECONDS,
+        watch: Watch | None = None,
     ) -> None:
         self._home = home
         self.clusters = clusters
@@ -158,6 +173,9 @@ class ControlPlane:
         self._registry = Registry()
         self._building = self._registry
         self._dirty: set[str] = set()
+        self._watch = watch or Watch()
+        self._averages = Averages()
+        self._reliever = Reliever(self.decide, provisioner, self._watch.pace)
         self.loads: dict[str, float] = {}
         self.role = Role.STARTING
         self._owns = asyncio.Event()
@@ -258,13 +276,25 @@ class ControlPlane:
                     self.clusters.add(reach)
 
     async def _observe(self) -> None:
-        observer = Observer()
+        observer = self._watch.observer or Observer(self.clusters)
         while True:
             for reach in self.clusters.known:
-                physical = self._registry.get(PhysicalCluster, reach.id)
-                unit = TABLES[physical.capacity if physical is not None else "laptop"]
-                self.loads = smoothed(self.loads, await observer.loads(reach, unit))
-            await asyncio.sleep(LOAD_SECONDS)
+                try:
+                    await self._observe_one(observer, reach)
+                except PenstockError as failure:
+                    log.warning("cluster not observed", cluster=reach.id, error=str(failure))
+            await asyncio.sleep(self._watch.seconds)
+
+    async def _observe_one(self, observer: Observing, reach: Reach) -> None:
+        """Everybody measures, since everybody tells loads; who is active acts on them."""
+        physical = self._registry.get(PhysicalCluster, reach.id)
+        seen = await observer.look(reach, TABLES[physical.capacity if physical is not None else "laptop"])
+        self._averages.take(seen)
+        self.loads = {cell: load.highest for cell, load in self._averages.cells.items()}
+        if self._reign is None:
+            self._reliever.forget()
+        elif self._watch.relieves and all(load_key(reach.id, cell.id) in seen.cells for cell in reach.cells):
+            await self._reliever.look(self._registry, reach.id, self._averages)
 
     # Following
 

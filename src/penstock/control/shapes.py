@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from penstock.model.entities import (
     ApiKey,
     ClusterState,
+    Condition,
     Grant,
     LogicalCluster,
     NetworkRule,
@@ -254,12 +255,30 @@ class KeyShown(Shown):
         return cls(cluster=key.tenant, **{n: getattr(key, n) for n in cls.model_fields if n != "cluster"})
 
 
+class ConditionShown(Shown):
+    kind: str
+    """`needs-cell`: cells are full, and moving tenants cannot relieve them."""
+    since_ms: int
+    detail: str
+    remedy: str
+    """What would end it."""
+    cells: list[str]
+    brokers: int
+    """How many are missing."""
+
+    @classmethod
+    def of(cls, condition: Condition) -> ConditionShown:
+        values = {name: getattr(condition, name) for name in cls.model_fields}
+        return cls(**values | {"cells": list(condition.cells)})
+
+
 class CellShown(Shown):
     id: str
     physical_cluster: str
     brokers: list[int]
     load: float
     clusters: int
+    conditions: list[ConditionShown]
 
 
 class PhysicalShown(Shown):
@@ -273,6 +292,7 @@ class PhysicalShown(Shown):
     brokers: int
     cells: int
     bootstrap: str
+    conditions: list[ConditionShown]
     version: int
 
     @classmethod
@@ -288,6 +308,7 @@ class PhysicalShown(Shown):
             brokers=len(physical.brokers),
             cells=len(physical.cells),
             bootstrap=physical.bootstrap,
+            conditions=[ConditionShown.of(condition) for condition in physical.conditions],
             version=physical.version,
         )
 

@@ -126,6 +126,22 @@ class NetworkRule:
 ANYWHERE: Final = NetworkRule()
 
 
+class ConditionKind(StrEnum):
+    NEEDS_CELL = "needs-cell"  # cells are full, and moves cannot relieve them
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something about a cluster that a person should know, for as long as it lasts."""
+
+    kind: str  # a `ConditionKind`, or one that a newer control plane knows
+    since_ms: int
+    detail: str
+    remedy: str = ""  # what would end it, as its provider says
+    cells: tuple[str, ...] = ()  # which it is about
+    brokers: int = 0  # how many are missing
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhysicalCluster(Entity):
     """Brokers that carry tenants. How it is reached and with which secrets its provider knows."""
@@ -141,6 +157,7 @@ class PhysicalCluster(Entity):
     cells: tuple[CellPlace, ...] = ()
     bootstrap: str = ""  # what tenants are told: their gateways
     state: ClusterState = ClusterState.PROVISIONING
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def zones(self) -> tuple[Zone, ...]:
@@ -148,6 +165,9 @@ class PhysicalCluster(Entity):
 
     def cell(self, cell_id: str) -> CellPlace | None:
         return next((cell for cell in self.cells if cell.id == cell_id), None)
+
+    def condition(self, kind: ConditionKind) -> Condition | None:
+        return next((each for each in self.conditions if each.kind == kind), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

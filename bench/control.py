@@ -23,7 +23,8 @@ import psutil
 from bench.frame import Result, Run, main
 from penstock.cli.data import append, partitions_of
 from penstock.cli.remote import Control
-from penstock.control.local import free_ports, write_gateway_file
+from penstock.control.gateways import free_ports
+from penstock.control.local import write_gateway_file
 from penstock.control.running import root_token
 from penstock.fleet.layout import Layout
 from penstock.fleet.local import LocalFleet, open_fleet, remember_spec

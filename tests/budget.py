@@ -45,7 +45,7 @@ AREAS: Final[dict[str, Budget]] = {
     "console": Budget(),
     # the platform
     "gateway": Budget(pure=12, kafka=150),
-    "control": Budget(pure=20, kafka=110),
+    "control": Budget(pure=20, kafka=150),
     "quota": Budget(pure=10),
     "balance": Budget(pure=8, kafka=45),
     "health": Budget(),

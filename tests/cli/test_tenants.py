@@ -21,7 +21,7 @@ from penstock.control.relieving import needs_cell
 from penstock.control.running import Running, root_token, run_control
 from penstock.control.service import Role
 from penstock.fleet.layout import Layout
-from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperationState
+from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperationState, PhysicalCluster
 from penstock.model.errors import Exit
 from penstock.model.errors.control import (
     ControlUnreachable,
@@ -170,6 +170,17 @@ def test_a_cell_list_says_what_is_needed_and_what_would_be_done(
     assert "needs-cell" in ran.out
     assert f"{PHYSICAL}: cell-1 full" in ran.err
     assert "buy three" in ran.err
+
+
+def test_a_dedicated_cluster_is_made_on_an_adopted_one(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+    plane.not_empty = ("west",)
+    words = ("cluster", "create", "alone", "--tenancy", "dedicated", "--no-key", "--adopted")
+
+    refused = here(*words, "west")
+
+    assert (refused.code, "PEN-2027" in refused.err) == (Exit.FAILED, True)
+    assert here(*words, "east").code == 0
+    assert "east" in {physical.adopted for physical in plane.registry.all(PhysicalCluster)}
 
 
 def test_what_differs_is_an_exit_code(plane: PaperPlane, here: Callable[..., Ran]) -> None:

@@ -13,6 +13,7 @@ from penstock.control.registry import Put, Registry
 from penstock.control.service import Role
 from penstock.model.entities import OperatorRole, OperatorToken
 from penstock.model.errors.control import NotActive
+from penstock.model.errors.fleet import AdoptedNotEmpty
 from tests.control.ground import Paper
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class PaperPlane:
     loads: dict[str, float] = field(default_factory=dict)
     carries: bool = True
     found: tuple[Difference, ...] = ()
+    not_empty: tuple[str, ...] = ()  # adopted clusters
 
     def __post_init__(self) -> None:
         self.add_token("root", OperatorRole.ADMIN, ROOT)
@@ -77,6 +79,10 @@ class PaperPlane:
         if self.carries and not decided.repeated:
             self.paper.carry_out(decided.operation)
         return decided
+
+    async def admit(self, adopted: str) -> None:
+        if adopted in self.not_empty:
+            raise AdoptedNotEmpty(name=adopted, count=1, shown="orders")
 
     async def check(self) -> tuple[Difference, ...]:
         return self.found

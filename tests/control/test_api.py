@@ -206,6 +206,19 @@ def test_a_cluster_is_moved_and_deleted(api: Api) -> None:
     assert code(api("GET", "/clusters/shop"), 404) == "PEN-5001"
 
 
+def test_a_dedicated_cluster_on_an_adopted_one_needs_it_to_be_empty(api: Api) -> None:
+    api.plane.not_empty = ("west",)
+    wanted = {"name": "alone", "tenancy": "dedicated", "needs": {"ingress_bytes": 60e6}}
+
+    assert code(api("POST", "/clusters", wanted | {"adopted": "west"}), 422) == "PEN-2027"
+    made = api("POST", "/clusters", wanted | {"adopted": "east"}, Idempotency_Key="once").json()
+    api.plane.not_empty = ("east",)  # what was made is there now
+    again = api("POST", "/clusters", wanted | {"adopted": "east"}, Idempotency_Key="once").json()
+
+    assert made["cluster"]["units"] == 1  # by the table of real brokers
+    assert again["cluster"]["id"] == made["cluster"]["id"]
+
+
 def test_physical_clusters_are_shown(api: Api) -> None:
     (listed,) = api("GET", "/physical-clusters").json()["items"]
 

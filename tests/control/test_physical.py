@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from penstock.control import decisions
-from penstock.control.local import LocalProvisioner, cells_of, offered_bootstrap
+from penstock.control.gateways import offered_bootstrap
+from penstock.control.local import LocalProvisioner, cells_of
 from penstock.control.placing import brokers_of
 from penstock.fleet.layout import Layout
 from penstock.kafka import topics
@@ -53,6 +54,7 @@ class Tenant:
         self.consumed: set[bytes] = set()
         self.errors: list[str] = []
         self.end = threading.Event()
+        self.flushed = threading.Event()  # nothing is acknowledged after this
         self.threads = [threading.Thread(target=work) for work in (self._produce, self._consume)]
         for thread in self.threads:
             thread.start()
@@ -72,11 +74,12 @@ class Tenant:
             number += 1
             producer.poll(0.01)
         producer.flush(30)
+        self.flushed.set()
 
     def _consume(self) -> None:
         consumer = Consumer({**self.settings, "group.id": "readers", "auto.offset.reset": "earliest"})
         consumer.subscribe(["orders"])
-        while not (self.end.is_set() and self.consumed >= self.acknowledged):
+        while not (self.flushed.is_set() and self.consumed >= self.acknowledged):
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
                 self.consumed.add(message.value() or b"")

@@ -43,6 +43,7 @@ def create(
     connections: Annotated[str | None, Parameter(help="Needed at the same time.")] = None,
     requests: Annotated[str | None, Parameter(help="Needed, a second.")] = None,
     tenancy: Annotated[Tenancy, Parameter(help="Alone on its brokers or not.")] = Tenancy.SHARED,
+    adopted: Annotated[str | None, Parameter(help="Dedicated: an adopted cluster that is empty.")] = None,
     zones: Annotated[Zones, Parameter(help="Spread over zones, or all in one.")] = Zones.MULTI,
     allow: Annotated[list[str] | None, Parameter(help="A network that may connect.", negative="")] = None,
     deny: Annotated[list[str] | None, Parameter(help="A network that may not.", negative="")] = None,
@@ -70,6 +71,8 @@ def create(
     }
     if units is not None:
         body["units"] = units
+    if adopted is not None:
+        body["adopted"] = adopted
     control = connected(options)
     made = control.change("POST", "/clusters", body)
     if wait or key:

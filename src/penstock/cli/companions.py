@@ -26,7 +26,8 @@ from penstock.cli.data import append, partitions_of
 from penstock.cli.remote import Control, connected
 from penstock.cli.settings import RemoteOptions
 from penstock.control.addresses import ADDRESS_FILE, URL_DEFAULT
-from penstock.control.local import free_ports, gateway_file, write_gateway_file
+from penstock.control.gateways import free_ports
+from penstock.control.local import gateway_file, write_gateway_file
 from penstock.control.running import root_token
 from penstock.fleet.layout import Layout, write_atomically
 from penstock.fleet.local import LocalCluster, LocalFleet

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.control.operations import STEPS
 from penstock.control.placing import cell_for, physical_for
 from penstock.control.registry import Change, Drop, Put, Registry
-from penstock.control.units import TABLES, check_size
+from penstock.control.units import ADOPTED_CAPACITY, TABLES, check_size
 from penstock.model.entities import (
     ANYWHERE,
     ApiKey,
@@ -108,6 +108,7 @@ class ClusterAsk:
     network: NetworkRule = ANYWHERE
     overrides: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    adopted: str = ""  # the adopted cluster that it is to have; none: brokers are made for it
 
 
 def decided_before(registry: Registry, ask: Ask, kind: type[Entity]) -> Decided | None:
@@ -128,6 +129,7 @@ def create_cluster(registry: Registry, ask: Ask, wanted: ClusterAsk) -> Decided:
         raise RequestInvalid(where="units", reason=f"{wanted.units} is not between 1 and {UNITS_MAX}")
     if (taken := registry.cluster_named(wanted.name)) is not None:
         raise NameTaken(kind="logical cluster", name=wanted.name, id=taken.id)
+    _check_adopted(registry, wanted)
     tenant = _unused(registry, LogicalCluster, lambda: new_logical_cluster_id(ask.choose))
     changes: list[Change] = []
     if wanted.tenancy is Tenancy.DEDICATED:
@@ -140,6 +142,8 @@ def create_cluster(registry: Registry, ask: Ask, wanted: ClusterAsk) -> Decided:
             name=wanted.name,
             provider="",  # whoever provisions it says
             tenancy=Tenancy.DEDICATED,
+            adopted=wanted.adopted,
+            capacity=ADOPTED_CAPACITY if wanted.adopted else "laptop",
         )
         changes.append(Put(physical))
         cell = ""
@@ -407,6 +411,18 @@ def _check_quiet(registry: Registry, cluster: LogicalCluster) -> None:
 def _check_version(entity: Entity, expected: int | None) -> None:
     if expected is not None and entity.version != expected:
         raise VersionConflict(kind=entity.kind, id=entity.id, found=entity.version, expected=expected)
+
+
+def _check_adopted(registry: Registry, wanted: ClusterAsk) -> None:
+    if not wanted.adopted:
+        return
+    if wanted.tenancy is not Tenancy.DEDICATED:
+        raise RequestInvalid(where="adopted", reason="only a dedicated cluster lives on an adopted one")
+    for physical in registry.all(PhysicalCluster):
+        if physical.adopted == wanted.adopted:
+            raise StateConflict(
+                kind="adopted cluster", id=wanted.adopted, state="taken", reason=f"{physical.id} is on it"
+            )
 
 
 def _check_name(name: str, where: str) -> None:

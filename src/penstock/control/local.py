@@ -7,19 +7,14 @@ its own below `dedicated/`, with its own platform key, and is kept up by the act
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
-import socket
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from penstock.balance.cells import plan_cells
+from penstock.control.gateways import GATEWAY_FILE, Before, GatewayProcesses, free_ports, offered_bootstrap
 from penstock.control.reach import Reach
-from penstock.fleet.cluster import AUTOMATIC_PORTS
-from penstock.fleet.layout import Layout, make_directory, write_atomically
+from penstock.fleet.layout import Layout, make_directory
 from penstock.fleet.local import open_fleet, remember_spec, remembered_document, watched_fleet
 from penstock.fleet.parse import parse_fleet
 from penstock.fleet.runtime import obtain_runtime
@@ -28,6 +23,7 @@ from penstock.fleet.spec import Listener
 from penstock.fleet.supervisor import Supervisor, stop_nodes
 from penstock.kafka.security import tls_trusting
 from penstock.model.entities import BrokerPlace, CellPlace
+from penstock.model.errors.control import ProvisionerMissing
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 
 if TYPE_CHECKING:
@@ -39,9 +35,7 @@ if TYPE_CHECKING:
     from penstock.model.entities import PhysicalCluster
 
 LOCAL: Final = "local"
-GATEWAY_FILE: Final = "gateway.yaml"
 DEDICATED_BROKERS: Final = 1
-STOP_SECONDS: Final = 10.0
 
 
 def fleet_reaches(layout: Layout, *, cell_brokers: int = 0) -> tuple[Reach, ...]:
@@ -52,10 +46,7 @@ def fleet_reaches(layout: Layout, *, cell_brokers: int = 0) -> tuple[Reach, ...]
 
 def reach_of(fleet: LocalFleet, cluster: LocalCluster, *, cell_brokers: int = 0) -> Reach:
     spec = cluster.cluster.spec
-    brokers = tuple(
-        BrokerPlace(BrokerId(node.id), node.zone, *_address(node.address(Listener.GATEWAY)))
-        for node in spec.brokers
-    )
+    brokers = _places(spec)
     return Reach(
         id=cluster.cluster.id,
         name=spec.name,
@@ -85,41 +76,24 @@ def gateway_file(layout: Layout, spec: ClusterSpec) -> Path:
     return layout.cluster(spec.name) / GATEWAY_FILE
 
 
-def offered_bootstrap(path: Path) -> str:
-    """What tenants are told, from the file that their gateway is started with."""
-    if not path.exists():
-        return ""
-    document: dict[str, Any] = yaml.safe_load(path.read_text())
-    host = document["advertised_host"]
-    return ",".join(f"{host}:{broker['port']}" for broker in document["brokers"])
-
-
 def write_gateway_file(layout: Layout, cluster: LocalCluster, ports: Sequence[int], ca: Path) -> Path:
     """A gateway before every broker of a cluster, by port, that follows the cluster's state topic."""
     spec = cluster.cluster.spec
-    document: dict[str, Any] = {
-        "gateway": f"gw-{spec.name}",
-        "cluster": str(cluster.cluster.id),
-        "listen": "127.0.0.1",
-        "advertised_host": "127.0.0.1",
-        "platform_key": str(layout.secrets / "platform.key"),
-        "tenants_from": "state",
-        "brokers": [
-            {
-                "id": node.id,
-                "zone": str(node.zone),
-                "address": node.address(Listener.GATEWAY),
-                "port": port,
-            }
-            for node, port in zip(spec.brokers, ports, strict=True)
-        ],
-    }
-    if spec.tls:
-        document["upstream_ca"] = str(ca)
-    path = gateway_file(layout, spec)
-    make_directory(path.parent)
-    write_atomically(path, yaml.safe_dump(document, sort_keys=False))
-    return path
+    before = Before(
+        name=spec.name,
+        cluster=cluster.cluster.id,
+        brokers=_places(spec),
+        platform_key=layout.secrets / "platform.key",
+        ca=ca if spec.tls else None,
+    )
+    return before.write(gateway_file(layout, spec), ports)
+
+
+def _places(spec: ClusterSpec) -> tuple[BrokerPlace, ...]:
+    return tuple(
+        BrokerPlace(BrokerId(node.id), node.zone, *_address(node.address(Listener.GATEWAY)))
+        for node in spec.brokers
+    )
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -147,13 +121,15 @@ class LocalProvisioner:
 
     def __init__(self, layout: Layout, *, gateways: bool = True, brokers: int = DEDICATED_BROKERS) -> None:
         self._layout = layout
-        self._gateways = gateways
+        self._gateways = GatewayProcesses() if gateways else None
         self._brokers = brokers
-        self._running: dict[str, asyncio.subprocess.Process] = {}
         self._kept: dict[str, Kept] = {}
 
     def _home(self, cluster: PhysicalCluster) -> Layout:
         return Layout(self._layout.home / "dedicated" / cluster.id)
+
+    async def admit(self, adopted: str) -> None:
+        raise ProvisionerMissing(reason=f"{adopted!r} was adopted, and it makes local processes alone")
 
     async def provision(self, cluster: PhysicalCluster, units: int) -> Reach:
         del units  # a laptop's brokers are all of one size
@@ -174,7 +150,8 @@ class LocalProvisioner:
 
     async def release(self, cluster: PhysicalCluster) -> None:
         home = self._home(cluster)
-        await self._stop_gateway(cluster.id)
+        if self._gateways is not None:
+            await self._gateways.stop(cluster.id)
         kept = self._kept.pop(cluster.id, None)
         if kept is not None:
             await kept.let_go()
@@ -195,8 +172,8 @@ class LocalProvisioner:
 
     async def close(self) -> None:
         """The gateways end with us; brokers go on, and a successor keeps them up."""
-        for cluster in list(self._running):
-            await self._stop_gateway(cluster)
+        if self._gateways is not None:
+            await self._gateways.close()
         for kept in self._kept.values():
             await kept.let_go()
         self._kept.clear()
@@ -215,45 +192,7 @@ class LocalProvisioner:
         if not path.exists():
             write_gateway_file(home, made, free_ports(len(made.cluster.spec.brokers)), fleet.access.ca)
         reach = reach_of(fleet, made)
-        if self._gateways and cluster.id not in self._running:
-            self._running[cluster.id] = await start_gateway(path)
+        if self._gateways is not None:
+            await self._gateways.start(cluster.id, path)
         # The registry gave it its id before it was made.
         return replace(reach, id=PhysicalClusterId(cluster.id), name=cluster.name)
-
-    async def _stop_gateway(self, cluster: str) -> None:
-        process = self._running.pop(cluster, None)
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
-async def start_gateway(path: Path) -> asyncio.subprocess.Process:
-    """As a process of its own, which ends when ours does: its standard input is our pipe."""
-    with path.with_suffix(".log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock", "gateway", "run", "--config", str(path), "--until-stdin-ends",
-            stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
-        )  # fmt: skip
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now, outside of what systems lend to outgoing connections."""
-    found: list[int] = []
-    chance = random.SystemRandom()
-    while len(found) < count:
-        port = chance.choice(AUTOMATIC_PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found

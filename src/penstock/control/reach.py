@@ -35,16 +35,22 @@ class Reach:
     cells: tuple[CellPlace, ...] = ()
     kafka_id: str = ""
     tls: ssl.SSLContext | None = None
+    security: Security | None = field(repr=False, default=None)  # of one that is not ours: its own login
     metrics: tuple[tuple[int, str, int], ...] = ()  # broker, host, port
     tenants_bootstrap: str = ""  # where its gateways are
 
     def client(self) -> Client:
         login = Login(PLATFORM_USER, self.key.password(PLATFORM_USER), Mechanism.SCRAM_SHA_512)
-        return Client(self.bootstrap, Security(login, self.tls), client_id="penstock-control")
+        security = self.security or Security(login, self.tls)
+        return Client(self.bootstrap, security, client_id="penstock-control")
 
 
 class Provisioner(Protocol):
     """Makes and ends physical clusters. Both may be called again for the same id, and by a successor."""
+
+    async def admit(self, adopted: str) -> None:
+        """Raises why no cluster can be made on the one that was adopted under this name."""
+        ...
 
     async def provision(self, cluster: PhysicalCluster, units: int) -> Reach:
         """Returns when the cluster answers."""

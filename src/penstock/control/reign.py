@@ -85,7 +85,7 @@ class Reign:
         self.incarnation = secrets.token_hex(4)
         self._group: asyncio.TaskGroup | None = None
         self._ready = asyncio.Event()
-        self.effects = Effects(clusters, self.feeders, registry, provisioner, self._new_cluster)
+        self.effects = Effects(clusters, self.feeders, registry, provisioner, self.take_in)
 
     async def run(self) -> None:
         """Until cancelled, fenced, or out of luck with Kafka."""
@@ -298,7 +298,7 @@ class Reign:
         if self._clusters.has(cluster):
             self._feed(cluster)
 
-    async def _new_cluster(self, reach: Reach) -> None:
+    async def take_in(self, reach: Reach) -> None:
         await self._home.prepare(self._clusters.client(reach.id), reach)
         self._feed(reach.id)
 

@@ -60,7 +60,7 @@ from penstock.control.shapes import (
     TokenMade,
     TokenShown,
 )
-from penstock.control.units import TABLES, units_for
+from penstock.control.units import ADOPTED_CAPACITY, TABLES, units_for
 from penstock.control.wanted import quota_for
 from penstock.gateway.config import API_KEY_LENGTH, API_SECRET_LENGTH
 from penstock.model.entities import (
@@ -186,6 +186,8 @@ async def create_cluster(call: Change, given: NewCluster, response: Response) ->
     def decide(registry: Registry, ask: decisions.Ask) -> Decided:
         return decisions.create_cluster(registry, ask, _asked(registry, given))
 
+    if given.adopted is not None and call.registry.operation_of(call.request) is None:
+        await call.plane.admit(given.adopted)
     decided = await call.decide(decide, LogicalCluster)
     return _cluster_accepted(call, decided, response)
 
@@ -195,6 +197,8 @@ def _asked(registry: Registry, given: NewCluster) -> ClusterAsk:
     units = given.units
     if units is None:
         capacity = next((p.capacity for p in registry.all(PhysicalCluster)), "laptop")
+        if given.adopted is not None:
+            capacity = ADOPTED_CAPACITY
         needs = {Dimension(name): value for name, value in given.needs.items()}
         units = units_for(needs, TABLES[capacity])
     return ClusterAsk(
@@ -205,6 +209,7 @@ def _asked(registry: Registry, given: NewCluster) -> ClusterAsk:
         given.network.rule(),
         {str(name): value for name, value in given.overrides.items()},
         given.labels,
+        given.adopted or "",
     )
 
 

@@ -16,7 +16,8 @@ import uvicorn
 
 from penstock.control.addresses import TOKEN_FILE
 from penstock.control.api import make_api
-from penstock.control.local import LocalProvisioner, fleet_reaches
+from penstock.control.local import fleet_reaches
+from penstock.control.provisioning import Provisioners
 from penstock.control.reach import Clusters
 from penstock.control.service import ControlPlane, Home, Watch
 from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory, write_atomically
@@ -58,7 +59,7 @@ async def run_control(running: Running, *, told: Callable[[str], None]) -> None:
     reaches = fleet_reaches(running.layout, cell_brokers=running.cell_brokers)
     root = hashlib.sha256(root_token(running.layout).encode()).hexdigest()
     clusters = Clusters(reaches)
-    provisioner = LocalProvisioner(running.layout)
+    provisioner = Provisioners(running.layout)
     plane = ControlPlane(
         Home(reaches[0].id, url, reaches, root),
         clusters,

@@ -51,7 +51,7 @@ from penstock.model.entities import (
     ServiceAccount,
 )
 from penstock.model.errors import PenstockError
-from penstock.model.errors.control import NotActive, NotCaughtUp
+from penstock.model.errors.control import NotActive, NotCaughtUp, ProvisionerMissing
 from penstock.model.events import RegistryRecord, entity_of
 from penstock.model.keys import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
 from penstock.model.schema import EVENT_BYTES_MAX
@@ -270,14 +270,22 @@ class ControlPlane:
         if self._provisioner is None:
             return
         for physical in self._registry.all(PhysicalCluster):
-            if not self.clusters.has(physical.id) and physical.state is ClusterState.READY:
+            if self.clusters.has(physical.id) or physical.state is not ClusterState.READY:
+                continue
+            try:
                 reach = await self._provisioner.reach(physical)
                 if reach is not None:
                     self.clusters.add(reach)
+                    if self._reign is not None:
+                        await self._reign.take_in(reach)
+            except PenstockError as failure:  # its own tenants wait; it is asked again in a while
+                log.warning("cluster not reached", cluster=physical.id, error=str(failure))
 
     async def _observe(self) -> None:
         observer = self._watch.observer or Observer(self.clusters)
         while True:
+            if self._reign is not None:
+                await self._known_again()
             for reach in self.clusters.known:
                 try:
                     await self._observe_one(observer, reach)
@@ -361,6 +369,12 @@ class ControlPlane:
             return decided_before(registry, ask, kind) or decision(registry, ask)
 
         return await reign.propose(decide)
+
+    async def admit(self, adopted: str) -> None:
+        """Whether the cluster that was adopted under this name can be given to a tenant; else why not."""
+        if self._provisioner is None:
+            raise ProvisionerMissing(reason="it was started without one")
+        await self._provisioner.admit(adopted)
 
     async def check(self) -> tuple[Difference, ...]:
         """Everything that Kafka has otherwise than declared, on every cluster that is reached."""

@@ -87,6 +87,8 @@ class NewCluster(Shape):
         dict[Dimension, Annotated[float, Field(gt=0, lt=1e12, allow_inf_nan=False)]], Field()
     ] = {}
     tenancy: Tenancy = Tenancy.SHARED
+    adopted: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """The adopted, empty cluster that a dedicated one is to have; left out: brokers are made for it."""
     zones: Zones = Zones.MULTI
     network: NetworkShape = NetworkShape()
     overrides: Overrides = {}

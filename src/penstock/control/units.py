@@ -64,6 +64,8 @@ LAPTOP: Final = CapacityUnit(
 )
 TABLES: Final[Mapping[str, CapacityUnit]] = MappingProxyType({"laptop": LAPTOP, "published": PUBLISHED})
 
+ADOPTED_CAPACITY: Final = "published"  # brokers that somebody runs for real
+
 _SIZES: Final = {"": 1, "k": 1_000, "m": MEGABYTE, "g": 1_000 * MEGABYTE}
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?(?:/s)?", re.IGNORECASE)
 

@@ -158,6 +158,7 @@ class PhysicalCluster(Entity):
     bootstrap: str = ""  # what tenants are told: their gateways
     state: ClusterState = ClusterState.PROVISIONING
     conditions: tuple[Condition, ...] = ()
+    adopted: str = ""  # the name it was adopted under
 
     @property
     def zones(self) -> tuple[Zone, ...]:

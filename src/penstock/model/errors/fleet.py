@@ -168,6 +168,13 @@ class AdoptedTwice(PenstockError):
     hint = "Choose another name, or let go of the first with: penstock fleet abandon {name}"
 
 
+class AdoptedNotEmpty(PenstockError):
+    code = "PEN-2027"
+    fault = Fault.CALLER
+    text = "{name!r} is not empty: it holds {count} topics and groups ({shown})"
+    hint = "Give the tenant a cluster that holds nothing, or delete what nobody needs there."
+
+
 class MetricsUnreachable(PenstockError):
     code = "PEN-2023"
     fault = Fault.UPSTREAM

@@ -1,0 +1,125 @@
+"""Gateways of clusters that the platform provides: their file, and the processes that serve by it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from penstock.fleet.cluster import AUTOMATIC_PORTS
+from penstock.fleet.layout import make_directory, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from penstock.model.entities import BrokerPlace
+
+GATEWAY_FILE: Final = "gateway.yaml"
+STOP_SECONDS: Final = 10.0
+
+
+def offered_bootstrap(path: Path) -> str:
+    """What tenants are told, from the file that their gateway is started with."""
+    if not path.exists():
+        return ""
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
+    host = document["advertised_host"]
+    return ",".join(f"{host}:{broker['port']}" for broker in document["brokers"])
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A gateway before every broker of a cluster, by port, that follows the cluster's state topic."""
+
+    name: str
+    cluster: str
+    brokers: tuple[BrokerPlace, ...]
+    platform_key: Path
+    ca: Path | None = None  # that the brokers' certificates are from; none: plaintext towards them
+
+    def write(self, path: Path, ports: Sequence[int]) -> Path:
+        document: dict[str, Any] = {
+            "gateway": f"gw-{self.name}",
+            "cluster": str(self.cluster),
+            "listen": "127.0.0.1",
+            "advertised_host": "127.0.0.1",
+            "platform_key": str(self.platform_key),
+            "tenants_from": "state",
+            "brokers": [
+                {
+                    "id": int(broker.id),
+                    "zone": str(broker.zone),
+                    "address": _joined(broker.host, broker.port),
+                    "port": port,
+                }
+                for broker, port in zip(self.brokers, ports, strict=True)
+            ],
+        }
+        if self.ca is not None:
+            document["upstream_ca"] = str(self.ca)
+        make_directory(path.parent)
+        write_atomically(path, yaml.safe_dump(document, sort_keys=False))
+        return path
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class GatewayProcesses:
+    """One a cluster; they end with us."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self, cluster: str, path: Path) -> None:
+        if cluster not in self._running:
+            self._running[cluster] = await start_gateway(path)
+
+    async def stop(self, cluster: str) -> None:
+        process = self._running.pop(cluster, None)
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def close(self) -> None:
+        for cluster in list(self._running):
+            await self.stop(cluster)
+
+
+async def start_gateway(path: Path) -> asyncio.subprocess.Process:
+    """As a process of its own, which ends when ours does: its standard input is our pipe."""
+    with path.with_suffix(".log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "penstock", "gateway", "run", "--config", str(path), "--until-stdin-ends",
+            stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
+        )  # fmt: skip
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now, outside of what systems lend to outgoing connections."""
+    found: list[int] = []
+    chance = random.SystemRandom()
+    while len(found) < count:
+        port = chance.choice(AUTOMATIC_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found

@@ -47,6 +47,8 @@ CLUSTERS, CLUSTERS_QUICK = 2_000, 100
 CALLERS = 16
 PAGES = 30
 READY_SECONDS_MAX = 60.0
+# Each key costs a few refused logins, and a gateway does not hear an address out after twenty in ten seconds.
+KEY_SECONDS_BETWEEN = 2.0
 
 
 def measure(run: Run) -> Iterator[Result]:
@@ -76,8 +78,7 @@ def _measured(run: Run, fleet: LocalFleet, home: Path) -> Iterator[Result]:
             empty_mb = psutil.Process(served.pid).memory_info().rss / 1e6
             yield from _firsts(run, control)
             yield from _keys(run, control)
-        yield from _many(run, control, plane.pid)
-        yield from _restart(run, gateway, home / "again.log", empty_mb, control)
+        yield from _many(run, control, plane.pid, gateway, empty_mb)
 
 
 def _firsts(run: Run, control: Control) -> Iterator[Result]:
@@ -124,6 +125,7 @@ def _keys(run: Run, control: Control) -> Iterator[Result]:
         waits["made"].append(_reached(bootstrap, login, valid=True))
         control.change("DELETE", f"/keys/{login[0]}")
         waits["revoked"].append(_reached(bootstrap, login, valid=False))
+        time.sleep(KEY_SECONDS_BETWEEN)
     for what, seen in waits.items():
         yield Result.of_runs(f"key-{what}-to-gateway-max", [max(seen)], unit="s", goal="< 2")
 
@@ -142,36 +144,50 @@ def _reached(bootstrap: str, login: tuple[str, str], *, valid: bool) -> float:
     return time.perf_counter() - began
 
 
-def _many(run: Run, control: Control, pid: int) -> Iterator[Result]:
+def _many(run: Run, control: Control, pid: int, gateway: list[str], empty_mb: float) -> Iterator[Result]:
+    """Half of them, what that many cost those who look and those who serve, and the other half."""
     count = CLUSTERS_QUICK if run.quick else CLUSTERS
-    run.say(f"{count} clusters through the API")
     before_mb = psutil.Process(pid).memory_info().rss / 1e6
+    seconds = _created(run, control, range(count // 2))
+    yield from _pages(control)
+    yield from _restart(run, gateway, Path(gateway[-1]).with_name("again.log"), empty_mb, control)
+    seconds += _created(run, control, range(count // 2, count))
+    each_kb = (psutil.Process(pid).memory_info().rss / 1e6 - before_mb) / count * 1000
+    yield Result.of_runs(
+        "clusters-created",
+        [count / seconds],
+        unit="clusters/s until ready",
+        detail={"clusters": count, "callers": CALLERS},
+    )
+    yield Result.of_runs("control-memory-per-cluster", [each_kb], unit="KB")
+
+
+def _created(run: Run, control: Control, numbers: range) -> float:
+    run.say(f"{len(numbers)} clusters through the API")
 
     def create(number: int) -> None:
         Control(control.url, control.token).change("POST", "/clusters", {"name": f"many-{number}"})
 
     began = time.perf_counter()
     with ThreadPoolExecutor(CALLERS) as callers:
-        list(callers.map(create, range(count)))
+        list(callers.map(create, numbers))
     _until(lambda: not control.get("/operations", state="running", limit="1")["items"], seconds=900)
-    rate = count / (time.perf_counter() - began)
-    each_kb = (psutil.Process(pid).memory_info().rss / 1e6 - before_mb) / count * 1000
-    yield Result.of_runs(
-        "clusters-created",
-        [rate],
-        unit="clusters/s until ready",
-        detail={"clusters": count, "callers": CALLERS},
-    )
-    yield Result.of_runs("control-memory-per-cluster", [each_kb], unit="KB")
+    return time.perf_counter() - began
+
+
+def _pages(control: Control) -> Iterator[Result]:
     waits = []
     for _ in range(PAGES):
         began = time.perf_counter()
         control.get("/clusters", limit="100")
         waits.append(time.perf_counter() - began)
-    goal_detail = {"clusters": control.get("/status")["clusters"], "page": 100}
-    yield Result.of_runs(
-        "list-page-p99", [_percentile(waits, 0.99) * 1000], unit="ms", goal="< 100", detail=goal_detail
-    )
+    detail = {
+        "clusters": control.get("/status")["clusters"],
+        "page": 100,
+        "p50_ms": round(statistics.median(waits) * 1000, 2),
+    }
+    p99_ms = _percentile(waits, 0.99) * 1000
+    yield Result.of_runs("list-page-p99", [p99_ms], unit="ms", goal="< 100", detail=detail)
 
 
 def _restart(run: Run, words: list[str], log: Path, empty_mb: float, control: Control) -> Iterator[Result]:

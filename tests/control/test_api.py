@@ -6,12 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
 from penstock.balance.cells import CellId, NewCell
 from penstock.control.api import PROBLEMS, make_api
 from penstock.control.checker import Difference, Kind
 from penstock.control.relieving import needs_cell
+from penstock.control.routes import router
 from penstock.control.service import Role
 from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperatorRole
 from penstock.model.errors.control import ControlError
@@ -191,6 +193,53 @@ def test_operations_are_listed_by_cluster_and_state(api: Api) -> None:
     assert [operation["action"] for operation in mine] == ["cluster.create"]
     assert api("GET", "/operations?state=running").json()["items"] == []
     assert len(api("GET", "/operations?state=done&limit=1").json()["items"]) == 1
+
+
+def test_every_list_is_asked_for_and_answered_in_one_way(api: Api) -> None:
+    document = api.client.get("/v1/openapi.json").json()
+    lists = [
+        operation
+        for path, methods in document["paths"].items()
+        if path in {route.path for route in router.routes if isinstance(route, APIRoute)}
+        for operation in methods.values()
+        if operation["operationId"].startswith("list")
+    ]
+
+    assert len(lists) == 7
+    for operation in lists:
+        asked = {parameter["name"] for parameter in operation["parameters"]}
+        shape = operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+        assert {"limit", "cursor"} <= asked, operation["operationId"]
+        assert "/Page_" in shape
+        assert set(document["components"]["schemas"][shape.rpartition("/")[2]]["properties"]) == {
+            "items",
+            "cursor",
+        }
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/clusters", "/clusters/shop/accounts", "/clusters/shop/keys", "/operations", "/cells", "/tokens"],
+)
+def test_pages_of_one_make_up_the_whole_list(api: Api, path: str) -> None:
+    for name in ("shop", "mill"):
+        api.made(name)
+        api("POST", "/clusters/shop/accounts", {"name": f"of-{name}"})
+        api("POST", "/clusters/shop/keys", {})
+        api("POST", "/tokens", {"name": f"of-{name}", "role": "viewer"})
+    whole = api("GET", path).json()
+    found, cursor = [], ""
+
+    while True:
+        page = api("GET", f"{path}?limit=1&cursor={cursor}").json()
+        found += page["items"]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+
+    assert whole["cursor"] is None
+    assert len(found) > 1
+    assert found == whole["items"]
 
 
 def test_a_cluster_is_moved_and_deleted(api: Api) -> None:

@@ -40,7 +40,7 @@ from penstock.model.errors.control import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.control.checker import Difference
 
@@ -53,6 +53,7 @@ PROBLEMS: Final = (400, 401, 403, 404, 405, 409, 412, 422, 428, 500, 503)
 
 E = TypeVar("E", bound=Entity)
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 class Plane(Protocol):
@@ -102,8 +103,6 @@ def caller(request: Request, bearer: Bearer) -> OperatorToken:
 
 Caller = Annotated[OperatorToken, Depends(caller)]
 Served = Annotated[Plane, Depends(plane_of)]
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
-Cursor = Annotated[str, Query(max_length=200)]
 IfMatch = Annotated[
     str | None, Header(max_length=50, description='The version it was made for: `"3"` or `*`.')
 ]
@@ -180,27 +179,56 @@ def located(response: Response, decided: Decided) -> None:
     response.headers["Location"] = f"/v1/operations/{decided.operation.id}"
 
 
-def page_of(
-    registry: Registry,
-    kind: type[E],
-    cursor: str,
-    limit: int,
-    show: Callable[[E], S],
-    wanted: Callable[[E], bool],
-) -> Page[S]:
-    """The next entities that are wanted. An empty page with a cursor does not occur: we look on."""
-    after = _cursor_id(cursor)
-    items: list[S] = []
-    while True:
-        chunk = registry.page(kind, after, PAGE_MAX)
-        for entity in chunk:
-            if wanted(entity):
-                if len(items) == limit:
-                    return Page(items=items, cursor=_cursor(after))
-                items.append(show(entity))
-            after = entity.id
-        if len(chunk) < PAGE_MAX:
-            return Page(items=items, cursor=None)
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Which part of a list is asked for. Every list is asked for, and answered, in this one way."""
+
+    limit: int
+    after: str  # an id that the page begins behind; it need not be there any more
+
+    def page(
+        self, rows: Callable[[str], Iterable[T]], show: Callable[[T], S], identity: Callable[[T], str]
+    ) -> Response:
+        """`rows`: those behind an id, in order of their ids. Each is shown as it is now."""
+        items: list[S] = []
+        last = self.after
+        for row in rows(self.after):
+            if len(items) == self.limit:
+                return _written(Page(items=items, cursor=_cursor(last)))
+            items.append(show(row))
+            last = identity(row)
+        return _written(Page(items=items, cursor=None))
+
+    def entities(
+        self,
+        registry: Registry,
+        kind: type[E],
+        show: Callable[[E], S],
+        wanted: Callable[[E], bool] | None = None,
+    ) -> Response:
+        def rows(after: str) -> Iterable[E]:
+            return (one for one in registry.after(kind, after) if wanted is None or wanted(one))
+
+        return self.page(rows, show, lambda entity: entity.id)
+
+    def among(self, found: Iterable[E], show: Callable[[E], S]) -> Response:
+        """Of a few that are at hand, in order of their ids."""
+        return self.page(lambda after: (e for e in found if e.id > after), show, lambda entity: entity.id)
+
+
+def _written(page: Page[S]) -> Response:
+    # Here: to have it checked once more on its way out would double the time of a long list.
+    return Response(page.model_dump_json(), media_type="application/json")
+
+
+def paging(
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT,
+    cursor: Annotated[str, Query(max_length=200, description="Of the page before.")] = "",
+) -> Paging:
+    return Paging(limit, _cursor_id(cursor))
+
+
+Pages = Annotated[Paging, Depends(paging)]
 
 
 def _cursor(entity_id: str) -> str:

@@ -137,12 +137,12 @@ class Registry:
     def count(self, kind: type[Entity]) -> int:
         return len(self._sorted[kind.kind])
 
-    def page(self, kind: type[E], after: str, limit: int) -> list[E]:
-        """The next `limit` of them behind an id, which need not be there any more."""
+    def after(self, kind: type[E], after: str) -> Iterator[E]:
+        """Those behind an id, which need not be there any more, in order of their ids."""
         ids = self._sorted[kind.kind]
-        start = bisect_right(ids, after) if after else 0
         found = self._by_kind[kind.kind]
-        return [cast("E", found[entity_id]) for entity_id in ids[start : start + limit]]
+        for number in range(bisect_right(ids, after) if after else 0, len(ids)):
+            yield cast("E", found[ids[number]])
 
     def cluster_named(self, name: str) -> LogicalCluster | None:
         found = self._names.get(name)

@@ -12,18 +12,15 @@ from fastapi import APIRouter, Path, Query, Response
 from penstock.control import decisions
 from penstock.control.access import require
 from penstock.control.api import (
-    PAGE_DEFAULT,
     Call,
     Caller,
     Change,
-    Cursor,
     IfMatch,
-    Limit,
+    Pages,
     Plane,
     Served,
     expected_version,
     located,
-    page_of,
     tag,
 )
 from penstock.control.decisions import ClusterAsk, Decided
@@ -163,9 +160,7 @@ def _differences(found: object) -> Differences:
 
 
 @router.get("/clusters", operation_id="listClusters", tags=["clusters"], response_model=Page[ClusterShown])
-async def list_clusters(
-    plane: Served, token: Caller, limit: Limit = PAGE_DEFAULT, cursor: Cursor = "", name: Text = ""
-) -> Response:
+async def list_clusters(plane: Served, token: Caller, pages: Pages, name: Text = "") -> Response:
     require(token, OperatorRole.VIEWER)
     registry = plane.registry
     held = set(token.clusters)
@@ -173,9 +168,7 @@ async def list_clusters(
     def wanted(cluster: LogicalCluster) -> bool:
         return (not name or cluster.name == name) and (not held or cluster.id in held)
 
-    page = page_of(registry, LogicalCluster, cursor, limit, lambda c: _shown(registry, c), wanted)
-    # Written here: to have it checked once more on its way out would double the time of a long list.
-    return Response(page.model_dump_json(), media_type="application/json")
+    return pages.entities(registry, LogicalCluster, lambda c: _shown(registry, c), wanted)
 
 
 @router.post("/clusters", operation_id="createCluster", status_code=202, tags=["clusters"])
@@ -266,11 +259,16 @@ def _cluster_accepted(call: Call, decided: Decided, response: Response) -> Clust
 # Service accounts
 
 
-@router.get("/clusters/{cluster}/accounts", operation_id="listAccounts", tags=["accounts"])
-async def list_accounts(plane: Served, token: Caller, cluster: Id) -> Page[AccountShown]:
+@router.get(
+    "/clusters/{cluster}/accounts",
+    operation_id="listAccounts",
+    tags=["accounts"],
+    response_model=Page[AccountShown],
+)
+async def list_accounts(plane: Served, token: Caller, pages: Pages, cluster: Id) -> Response:
     found = plane.registry.cluster(cluster)
     require(token, OperatorRole.VIEWER, found.id)
-    return Page(items=[AccountShown.of(account) for account in plane.registry.accounts(found.id)])
+    return pages.among(plane.registry.accounts(found.id), AccountShown.of)
 
 
 @router.post("/clusters/{cluster}/accounts", operation_id="createAccount", status_code=202, tags=["accounts"])
@@ -333,11 +331,11 @@ def _tenant_of(call: Call, kind: type[ServiceAccount | ApiKey], entity_id: str) 
 # API keys
 
 
-@router.get("/clusters/{cluster}/keys", operation_id="listKeys", tags=["keys"])
-async def list_keys(plane: Served, token: Caller, cluster: Id) -> Page[KeyShown]:
+@router.get("/clusters/{cluster}/keys", operation_id="listKeys", tags=["keys"], response_model=Page[KeyShown])
+async def list_keys(plane: Served, token: Caller, pages: Pages, cluster: Id) -> Response:
     found = plane.registry.cluster(cluster)
     require(token, OperatorRole.VIEWER, found.id)
-    return Page(items=[KeyShown.of(key) for key in plane.registry.keys(found.id)])
+    return pages.among(plane.registry.keys(found.id), KeyShown.of)
 
 
 @router.post("/clusters/{cluster}/keys", operation_id="createKey", status_code=202, tags=["keys"])
@@ -393,15 +391,12 @@ def _key_accepted(decided: Decided, response: Response, secret: str | None) -> K
 # Operations
 
 
-@router.get("/operations", operation_id="listOperations", tags=["operations"])
+@router.get(
+    "/operations", operation_id="listOperations", tags=["operations"], response_model=Page[OperationShown]
+)
 async def list_operations(
-    plane: Served,
-    token: Caller,
-    limit: Limit = PAGE_DEFAULT,
-    cursor: Cursor = "",
-    cluster: Text = "",
-    state: OperationState | None = None,
-) -> Page[OperationShown]:
+    plane: Served, token: Caller, pages: Pages, cluster: Text = "", state: OperationState | None = None
+) -> Response:
     require(token, OperatorRole.VIEWER)
     held = set(token.clusters)
     found = plane.registry.cluster_named(cluster)
@@ -415,7 +410,7 @@ async def list_operations(
             and (state is None or operation.state is state)
         )
 
-    return page_of(plane.registry, Operation, cursor, limit, OperationShown.of, wanted)
+    return pages.entities(plane.registry, Operation, OperationShown.of, wanted)
 
 
 @router.get("/operations/{operation}", operation_id="getOperation", tags=["operations"])
@@ -429,12 +424,15 @@ async def get_operation(plane: Served, token: Caller, operation: Id, response: R
 # Physical clusters and cells
 
 
-@router.get("/physical-clusters", operation_id="listPhysicalClusters", tags=["physical clusters"])
-async def list_physical(
-    plane: Served, token: Caller, limit: Limit = PAGE_DEFAULT, cursor: Cursor = ""
-) -> Page[PhysicalShown]:
+@router.get(
+    "/physical-clusters",
+    operation_id="listPhysicalClusters",
+    tags=["physical clusters"],
+    response_model=Page[PhysicalShown],
+)
+async def list_physical(plane: Served, token: Caller, pages: Pages) -> Response:
     require(token, OperatorRole.VIEWER)
-    return page_of(plane.registry, PhysicalCluster, cursor, limit, PhysicalShown.of, lambda _: True)
+    return pages.entities(plane.registry, PhysicalCluster, PhysicalShown.of)
 
 
 @router.get("/physical-clusters/{physical}", operation_id="getPhysicalCluster", tags=["physical clusters"])
@@ -445,11 +443,17 @@ async def get_physical(plane: Served, token: Caller, physical: Id, response: Res
     return PhysicalShown.of(found)
 
 
-@router.get("/cells", operation_id="listCells", tags=["physical clusters"])
-async def list_cells(plane: Served, token: Caller) -> Page[CellShown]:
+@router.get("/cells", operation_id="listCells", tags=["physical clusters"], response_model=Page[CellShown])
+async def list_cells(plane: Served, token: Caller, pages: Pages) -> Response:
     """With the load that placement goes by."""
     require(token, OperatorRole.VIEWER)
-    return Page(items=_cells(plane))
+    cells = sorted(_cells(plane), key=_cell_key)
+    return pages.page(lambda after: (c for c in cells if _cell_key(c) > after), lambda c: c, _cell_key)
+
+
+def _cell_key(cell: CellShown) -> str:
+    """A cell's id is its own within its physical cluster only."""
+    return load_key(cell.physical_cluster, cell.id)
 
 
 def _cells(plane: Plane) -> list[CellShown]:
@@ -474,12 +478,10 @@ def _cells(plane: Plane) -> list[CellShown]:
 # Operators' tokens
 
 
-@router.get("/tokens", operation_id="listTokens", tags=["tokens"])
-async def list_tokens(
-    plane: Served, token: Caller, limit: Limit = PAGE_DEFAULT, cursor: Cursor = ""
-) -> Page[TokenShown]:
+@router.get("/tokens", operation_id="listTokens", tags=["tokens"], response_model=Page[TokenShown])
+async def list_tokens(plane: Served, token: Caller, pages: Pages) -> Response:
     require(token, OperatorRole.ADMIN)
-    return page_of(plane.registry, OperatorToken, cursor, limit, TokenShown.of, lambda _: True)
+    return pages.entities(plane.registry, OperatorToken, TokenShown.of)
 
 
 @router.post("/tokens", operation_id="createToken", status_code=201, tags=["tokens"])

@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from penstock.gateway.apis import served_versions
 from penstock.gateway.server import Gateway
-from penstock.kafka import commits, configs, offsets, topics
+from penstock.kafka import acls, commits, configs, offsets, topics
+from penstock.kafka.acls import AclFilter
 from penstock.kafka.client import Client
 from penstock.kafka.configs import Resource, ResourceKind
 from penstock.kafka.connection import Connection
@@ -116,6 +117,7 @@ async def snapshot(fleet: Fleet, victim: Victim) -> dict[str, Any]:
             "start": await offsets.find(client, {TopicPartition(name, 0): offsets.At.EARLIEST}),
             "committed": await commits.committed(client, victim.foreign_group),
             "settings": (await configs.describe(client, [resource]))[resource],
+            "rules": set(await acls.describe(client, AclFilter(principal=f"User:{victim.access.user}"))),
         }
 
 

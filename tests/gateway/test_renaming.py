@@ -296,7 +296,7 @@ def test_versions_offered_are_those_both_know() -> None:
     theirs = {
         "Produce": Versions(0, 20),
         "Fetch": Versions(15, 17),
-        "CreateAcls": Versions(1, 3),
+        "StreamsGroupHeartbeat": Versions(0, 0),
         "AddPartitionsToTxn": Versions(0, 5),
     }
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from penstock.gateway.apis import UNMASKED
+from penstock.gateway.apis import UNMASKED, Treatment
 from penstock.gateway.settings import Bounds
 from penstock.model.errors import PenstockError
 from penstock.wire.frames import Request, decode_request, encode_request
 from penstock.wire.rules import Kind
-from tests.gateway.slots import NAMES, Chosen, body_of, names_in, served
+from tests.gateway.slots import NAMES, PASSED_ON, Chosen, body_of, names_in, served
 from tests.gateway.test_attacks import Victim, open_as, snapshot, text_of, victim
 from tests.gateway.wires import TENANT, quiet_gateway, serving_session
 
@@ -75,12 +75,13 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
         victim.foreign_group,
         victim.topic_id,
         victim.foreign_topic,
+        f"User:{victim.access.user}",
     )
     before = await snapshot(fleet, victim)
     answers: dict[tuple[str, int], Any] = {}
     connection = await open_as(bob)
 
-    for api, version in served():
+    for api, version in served(PASSED_ON | {Treatment.ERRAND}):
         try:
             async with asyncio.timeout(20):
                 answers[api, version] = await connection.call(

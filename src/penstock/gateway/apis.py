@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class Treatment(StrEnum):
     SPLICED = "spliced"  # names are changed in passing
     REBUILT = "rebuilt"  # parsed, judged, and built anew
+    ERRAND = "errand"  # done by the platform, from parsed values
     HERE = "answered here"
     REFUSED = "refused"
 
@@ -34,6 +35,7 @@ class Treatment(StrEnum):
 class Verdict(StrEnum):
     PASSED = "passed"
     REWRITTEN = "rewritten"
+    ERRAND = "done by the platform"
     ANSWERED = "answered here"
     REFUSED = "refused"
 
@@ -126,6 +128,7 @@ _SPLICED: Final = (
     "DescribeProducers",
 )
 _REBUILT: Final = ("Metadata", "CreateTopics", "CreatePartitions")
+_ERRANDS: Final = ("DescribeAcls", "CreateAcls", "DeleteAcls")
 _HERE: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate")
 
 # Versions that are not served although the definitions have them.
@@ -139,9 +142,6 @@ _BROKERS: Final = "a call between brokers and controllers"
 _OPERATOR: Final = "for operators of the physical cluster"
 _REASONS: Final[Mapping[str, str]] = {
     "WriteTxnMarkers": _BROKERS,
-    "DescribeAcls": _LATER,
-    "CreateAcls": _LATER,
-    "DeleteAcls": _LATER,
     "AlterReplicaLogDirs": _OPERATOR,
     "DescribeLogDirs": _LATER,
     "CreateDelegationToken": "API keys take the place of delegation tokens",
@@ -186,6 +186,8 @@ def treatment(api: str, version: int) -> Treatment:
         return Treatment.SPLICED
     if api in _REBUILT:
         return Treatment.REBUILT
+    if api in _ERRANDS:
+        return Treatment.ERRAND
     return Treatment.HERE if api in _HERE else Treatment.REFUSED
 
 
@@ -217,6 +219,8 @@ def verdict(api_key: int, api: str, version: int, direction: Direction) -> tuple
             return Verdict.REFUSED, reason(api, version)
         case Treatment.HERE:
             return Verdict.ANSWERED, ""
+        case Treatment.ERRAND:
+            return Verdict.ERRAND, "from parsed values, for accounts with all rights"
         case Treatment.REBUILT | Treatment.SPLICED:
             kinds = plan(api_key, version, direction).kinds & changed(api, direction)
             if not kinds:

@@ -13,10 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from penstock.gateway import rebuild
+from penstock.gateway import errands, rebuild
+from penstock.gateway.access import Unfit
 from penstock.gateway.admission import Denial
 from penstock.gateway.apis import Treatment, treatment
 from penstock.gateway.login import authenticate, handshake_answer, login_answer, login_refusal
+from penstock.gateway.platform import ERRAND_SECONDS
 from penstock.gateway.refusals import refusal
 from penstock.gateway.routes import API_VERSIONS
 from penstock.gateway.states import HELD, Event, State, advance
@@ -92,6 +94,8 @@ class Dialogue:
             session.answer(answer)
         elif request.api == "SaslAuthenticate":
             self.log_in(request)
+        elif treatment(request.api, request.version) is Treatment.ERRAND:
+            self.busy(self.run_errand(request), seconds=ERRAND_SECONDS)
         else:
             route = session.asking.route
             assert route is not None, "only a login comes without a route"
@@ -229,6 +233,29 @@ class Dialogue:
         else:
             self.task = None
             session.unpause(HELD)
+
+    # What the platform does for a tenant
+
+    def caller(self) -> errands.Caller:
+        session = self.session
+        assert session.realm is not None
+        assert session.life.holder is not None
+        platform = session.server.platform
+        assert platform is not None, "there are no sessions before the start"
+        return errands.Caller(session.realm.tenant, session.life.holder.account, platform)
+
+    async def run_errand(self, request: Request) -> None:
+        session = self.session
+        try:
+            done = await errands.run(request, self.caller())
+        except PenstockError as failure:  # the platform's trouble, which the client may try again
+            session.server.denied(session, Denial.UPSTREAM, api=request.api, error=failure)
+            done = Unfit("The platform could not do it.", Code.REQUEST_TIMED_OUT)
+        if isinstance(done, Unfit):
+            self.say_no(request, done.code, done.text)
+        else:
+            answer = Response(request.correlation_id, done)
+            session.answer(encode_response(request.api, request.version, answer))
 
     # Requests built anew
 

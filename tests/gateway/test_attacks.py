@@ -101,8 +101,8 @@ async def victim(ada: Access, unique: Callable[[str], str]) -> Victim:
 
 
 @pytest_asyncio.fixture
-async def attacker(bob: Access) -> AsyncIterator[Connection]:
-    async with await open_as(bob) as connection:
+async def attacker(eve: Access) -> AsyncIterator[Connection]:
+    async with await open_as(eve) as connection:
         yield connection
 
 
@@ -335,9 +335,9 @@ class _Unrenamed(Gateway):
 
 
 async def test_with_renaming_switched_off_the_broker_still_refuses(
-    fleet: Fleet, victim: Victim, bob: Access, make_gateway: Callable[..., RunningGateway]
+    fleet: Fleet, victim: Victim, eve: Access, make_gateway: Callable[..., RunningGateway]
 ) -> None:
-    open_wall = make_gateway(bob, kind=_Unrenamed)
+    open_wall = make_gateway(eve, kind=_Unrenamed)
     before = await snapshot(fleet, victim)
     rebuilt = {"Metadata", "CreatePartitions"}  # built from parsed values: nothing to switch off
 
@@ -395,7 +395,7 @@ BY_ID: list[tuple[str, int, Callable[[UUID], dict[str, Any]]]] = [
 async def test_a_foreign_topic_id_is_answered_like_one_that_never_was(
     fleet: Fleet,
     victim: Victim,
-    bob: Access,
+    eve: Access,
     api: str,
     version: int,
     body: Callable[[UUID], dict[str, Any]],
@@ -403,7 +403,7 @@ async def test_a_foreign_topic_id_is_answered_like_one_that_never_was(
     before = await snapshot(fleet, victim)
     invented = UUID(bytes=secrets.token_bytes(16))
 
-    async with Client(bob.bootstrap, bob.security()) as client:
+    async with Client(eve.bootstrap, eve.security()) as client:
         to = group_coordinator("g") if "Offset" in api else ANYONE
         foreign = await client.call(api, lambda _: body(victim.topic_id), to=to, newest=version, again=False)
         absent = await client.call(api, lambda _: body(invented), to=to, newest=version, again=False)
@@ -474,8 +474,8 @@ def hidden_apis() -> list[str]:
 
 
 @pytest.mark.parametrize("api", hidden_apis())
-async def test_what_is_not_served_is_refused_and_not_offered(bob: Access, api: str) -> None:
-    async with await open_as(bob) as connection:
+async def test_what_is_not_served_is_refused_and_not_offered(eve: Access, api: str) -> None:
+    async with await open_as(eve) as connection:
         offered = set(connection.versions)
         version = load().request(api).valid_versions.last
         try:

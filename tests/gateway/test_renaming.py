@@ -71,7 +71,7 @@ def test_an_unknown_id_is_masked_both_ways_and_noted() -> None:
     masked = outward.topic_id(ID)
 
     assert masked != ID
-    assert outward.missed == {ID}
+    assert outward.misses.ids == {ID}
     assert inward.topic_id(masked) == ID
 
 

@@ -66,7 +66,7 @@ async def test_what_reaches_the_broker_lies_below_the_tenants_own_prefix(which: 
 
 @pytest.mark.kafka
 async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
-    fleet: Fleet, victim: Victim, bob: Access
+    fleet: Fleet, victim: Victim, eve: Access
 ) -> None:
     """The same against a real broker: what there was is as it was, and nothing was told."""
     chosen = Chosen(
@@ -79,7 +79,7 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
     )
     before = await snapshot(fleet, victim)
     answers: dict[tuple[str, int], Any] = {}
-    connection = await open_as(bob)
+    connection = await open_as(eve)
 
     for api, version in served(PASSED_ON | {Treatment.ERRAND}):
         try:
@@ -90,7 +90,7 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
         except PenstockError as refused:  # what cannot be read closes its connection
             answers[api, version] = str(refused)
             await connection.close()
-            connection = await open_as(bob)
+            connection = await open_as(eve)
     await connection.close()
 
     assert await snapshot(fleet, victim) == before

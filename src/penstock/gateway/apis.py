@@ -117,8 +117,6 @@ _SPLICED: Final = (
     # KIP-932
     "ShareGroupHeartbeat",
     "ShareGroupDescribe",
-    "ShareFetch",
-    "ShareAcknowledge",
     "DescribeShareGroupOffsets",
     "AlterShareGroupOffsets",
     "DeleteShareGroupOffsets",
@@ -127,7 +125,7 @@ _SPLICED: Final = (
     "DescribeTransactions",
     "DescribeProducers",
 )
-_REBUILT: Final = ("Metadata", "CreateTopics", "CreatePartitions")
+_REBUILT: Final = ("Metadata", "CreateTopics", "CreatePartitions", "ShareFetch", "ShareAcknowledge")
 _ERRANDS: Final = ("DescribeAcls", "CreateAcls", "DeleteAcls")
 _HERE: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate")
 

@@ -22,6 +22,7 @@ from penstock.gateway.platform import ERRAND_SECONDS
 from penstock.gateway.refusals import refusal
 from penstock.gateway.routes import API_VERSIONS
 from penstock.gateway.states import HELD, Event, State, advance
+from penstock.gateway.topics import MISSES_MAX
 from penstock.gateway.upstream import CLIENT_ID, dial, log_in
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import UpstreamUnreachable
@@ -41,6 +42,8 @@ from penstock.wire.rules import Kind
 from penstock.wire.splice import Program, spliced
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.gateway.config import Holder
     from penstock.gateway.routes import Route
     from penstock.gateway.session import Session
@@ -266,9 +269,15 @@ class Dialogue:
             case "Metadata":
                 unknown = rebuild.unknown_ids(request, session.realm.topics)
                 if unknown:
-                    self.busy(self.metadata_after_look_up(request, route, unknown))
+                    self.busy(self.after_look_up(self.metadata, request, route, unknown))
                 else:
                     self.metadata(request, route)
+            case "ShareFetch" | "ShareAcknowledge":
+                unknown = rebuild.unknown_ids(request, session.realm.topics)[:MISSES_MAX]
+                if unknown:
+                    self.busy(self.after_look_up(self.share, request, route, unknown))
+                else:
+                    self.share(request, route)
             case "CreateTopics":
                 server, tenant = session.server, session.realm.tenant
                 brokers = server.config.brokers_for(tenant)
@@ -283,12 +292,20 @@ class Dialogue:
         changed = rebuild.metadata(request, session.realm.prefix.decode(), session.realm.topics)
         session.forward(encode_request(changed), request.correlation_id, route)
 
-    async def metadata_after_look_up(self, request: Request, route: Route, ids: list[UUID]) -> None:
+    def share(self, request: Request, route: Route) -> None:
+        session = self.session
+        assert session.realm is not None
+        changed = rebuild.share(request, session.realm.prefix.decode(), session.realm.topics)
+        session.forward(encode_request(changed), request.correlation_id, route)
+
+    async def after_look_up(
+        self, forward: Callable[[Request, Route], None], request: Request, route: Route, ids: list[UUID]
+    ) -> None:
         topics = [{"TopicId": topic_id, "Name": None} for topic_id in ids]
         self.learn(await self.ask_metadata(topics, LOOK_UP_VERSION))
         session = self.session
         session.to_broker = []
-        self.metadata(request, route)
+        forward(request, route)
         session.send(session.to_broker)
 
     async def create_partitions(self, request: Request, route: Route) -> None:
@@ -332,11 +349,12 @@ class Dialogue:
     def look_up(self) -> None:
         """Ask for ids that requests have named and nobody knows; those that are ours are then known."""
         session = self.session
-        missed, session.outward.missed = session.outward.missed, set()
-        topics = [{"TopicId": UUID(bytes=topic_id), "Name": None} for topic_id in missed]
+        misses = session.outward.misses
+        topics = [{"TopicId": UUID(bytes=topic_id), "Name": None} for topic_id in misses.take()]
 
         def then(frame: bytes) -> None:
             self.learn(decode_response("Metadata", LOOK_UP_VERSION, frame).body)
+            misses.settle()
 
         session.to_broker = []
         frame = encode_request(_metadata_request(topics))

@@ -1,4 +1,4 @@
-"""Requests that are parsed, judged and built anew: Metadata, CreateTopics, CreatePartitions.
+"""Requests that are parsed, judged and built anew: of metadata, of new topics, of share sessions.
 
 Each function takes what the client asked for and gives what the broker is asked instead, in the
 broker's names. Topics that are refused here never reach the broker; their answers are put beside
@@ -46,7 +46,7 @@ class Rebuilt:
 
 
 def unknown_ids(request: Request, topics: TopicIds) -> list[UUID]:
-    """Ids in a Metadata request that have to be looked up before it can be judged."""
+    """Ids in a request that have to be looked up before it can be judged."""
     asked = request.body.get("Topics") or []
     ids = [topic["TopicId"] for topic in asked if topic.get("TopicId", NO_ID) != NO_ID]
     return [topic_id for topic_id in ids if topic_id.bytes not in topics.by_id]
@@ -71,6 +71,24 @@ def _metadata_topic(topic: Mapping[str, Any], prefix: str, topics: TopicIds) -> 
     if topic_id != NO_ID and topic_id.bytes not in topics.by_id:
         changed["TopicId"] = UUID(bytes=topics.masked(topic_id.bytes))
     return changed
+
+
+def share(request: Request, prefix: str, topics: TopicIds) -> Request:
+    """A share session's fetch. Its ids were looked up before: what a session begins with it never names
+    again, and unlike a fetch session it cannot be told to begin anew without losing acknowledgements."""
+    body = dict(request.body)
+    if body["GroupId"] is not None:
+        body["GroupId"] = prefix + body["GroupId"]
+    for key in ("Topics", "ForgottenTopicsData"):
+        if key in body:
+            body[key] = [_share_topic(topic, topics) for topic in body[key]]
+    return replace(request, body=body)
+
+
+def _share_topic(topic: Mapping[str, Any], topics: TopicIds) -> dict[str, Any]:
+    topic_id = topic["TopicId"].bytes
+    known = topic_id in topics.by_id or topic["TopicId"] == NO_ID
+    return {**topic, "TopicId": UUID(bytes=topic_id if known else topics.masked(topic_id))}
 
 
 def create_topics(request: Request, tenant: Tenant, brokers: Sequence[Broker], place: Placement) -> Rebuilt:

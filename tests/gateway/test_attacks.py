@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from penstock.gateway.apis import served_versions
+from penstock.gateway.apis import DENIALS, served_versions
 from penstock.gateway.server import Gateway
 from penstock.kafka import acls, commits, configs, offsets, topics
 from penstock.kafka.acls import AclFilter
@@ -24,6 +24,7 @@ from penstock.wire.codes import Code
 from penstock.wire.definitions import load
 from penstock.wire.names import Names
 from penstock.wire.records import Record, write
+from tests.gateway.slots import Chosen, body_of
 from tests.ground.gateway import known_everywhere
 
 if TYPE_CHECKING:
@@ -471,6 +472,20 @@ def hidden_apis() -> list[str]:
         for api in definitions.apis().values()
         if "broker" in definitions.request(api).listeners and served_versions(api) is None
     ]
+
+
+@pytest.mark.parametrize("api", sorted(DENIALS))
+async def test_what_a_tenant_may_not_do_is_offered_and_denied_in_kafkas_own_words(
+    eve: Access, api: str
+) -> None:
+    theirs = Chosen("t", "g", "x", principal="User:someone")
+    async with await open_as(eve) as connection:
+        for version in load().request(api).valid_versions:
+            answer = await connection.call(api, body_of(api, version, theirs), version=version)
+
+            assert codes_in(answer) == {DENIALS[api]}, (api, version, answer)
+            assert "lkc-" not in text_of(answer)
+        assert api in connection.versions
 
 
 @pytest.mark.parametrize("api", hidden_apis())

@@ -81,7 +81,7 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
     answers: dict[tuple[str, int], Any] = {}
     connection = await open_as(eve)
 
-    for api, version in served(PASSED_ON | {Treatment.ERRAND}):
+    for api, version in served(PASSED_ON | {Treatment.ERRAND, Treatment.DENIED}):
         try:
             async with asyncio.timeout(20):
                 answers[api, version] = await connection.call(
@@ -102,12 +102,24 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
     assert len(closed) < len(answers) / 4, closed
 
 
+EVERY_ACL = {
+    "ResourceTypeFilter": 1,
+    "ResourceNameFilter": None,
+    "PatternTypeFilter": 1,
+    "PrincipalFilter": None,
+    "HostFilter": None,
+    "Operation": 1,
+    "PermissionType": 1,
+}
 ALL: list[tuple[str, int, dict[str, Any]]] = [
     ("Metadata", 0, {"Topics": []}),
     ("Metadata", 1, {"Topics": None}),
     ("Metadata", 13, {"Topics": None}),
     ("DescribeTopicPartitions", 0, {"Topics": [], "ResponsePartitionLimit": 2000, "Cursor": None}),
     ("ListGroups", 5, {"StatesFilter": [], "TypesFilter": []}),
+    ("DescribeLogDirs", 4, {"Topics": None}),
+    ("ListConfigResources", 1, {"ResourceTypes": []}),
+    ("DescribeAcls", 3, {**EVERY_ACL}),
     ("ListTransactions", 2, {"StateFilters": [], "ProducerIdFilters": [], "TransactionalIdPattern": None}),
 ]
 
@@ -126,5 +138,5 @@ async def test_asking_for_all_shows_ones_own_alone(
     assert victim.topic not in shown[bob.key]
     assert victim.group not in shown[bob.key]
     assert str(victim.topic_id) not in shown[bob.key]
-    if "Topic" in api or api == "Metadata":
+    if "Topic" in api or api in ("Metadata", "DescribeLogDirs", "ListConfigResources"):
         assert victim.topic in shown[victim.access.key]

@@ -54,6 +54,11 @@ def bits(operations: Iterable[Operation]) -> int:
     return sum(1 << operation for operation in operations)
 
 
+def cluster_operations(brokers: int, *, owner: bool) -> int:
+    """What an account may do to its cluster, given what the broker said of the physical one."""
+    return bits(OWNER_OPERATIONS) if owner else brokers & bits((Operation.IDEMPOTENT_WRITE,))
+
+
 def owns(acls: Sequence[Acl], tenant: Tenant) -> bool:
     """Does somebody with these rules hold everything of its cluster, so that it may hand out rights?
 

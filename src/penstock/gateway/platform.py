@@ -8,13 +8,15 @@ and on its way back.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.fleet.passwords import PLATFORM_USER
 from penstock.gateway.access import exactly, lies_within
-from penstock.kafka import acls
+from penstock.kafka import acls, configs
 from penstock.kafka.acls import AclFilter
 from penstock.kafka.client import Client
+from penstock.kafka.refusals import check
+from penstock.kafka.routing import NodeWithId
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.errors import PenstockError
 from penstock.model.errors.plans import NameRefused
@@ -22,7 +24,7 @@ from penstock.wire.rules import Kind
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.fleet.passwords import PlatformKey
     from penstock.gateway.config import Broker, Tenant
@@ -76,6 +78,37 @@ class Platform:
             _check(answer, tenant)
             done[filters[asked]] = None
         return done
+
+    async def log_dirs(self, broker: int, partitions: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """One broker's directories with these topics' partitions, and no others."""
+        topics = [{"Topic": name, "Partitions": list(numbers)} for name, numbers in partitions.items()]
+        async with self._turns:
+            return await self._client.call(
+                "DescribeLogDirs", {"Topics": topics}, to=NodeWithId(broker), timeout=CALL_SECONDS
+            )
+
+    async def groups_with_configs(self) -> list[str]:
+        """Of every tenant."""
+        async with self._turns:
+            found = await configs.list_resources(
+                self._client, [configs.ResourceKind.GROUP], timeout=CALL_SECONDS
+            )
+        return [resource.name for resource in found]
+
+    async def broker_configs(self, broker: int, names: Sequence[str]) -> list[dict[str, Any]]:
+        resource = {
+            "ResourceType": configs.ResourceKind.BROKER,
+            "ResourceName": str(broker),
+            "ConfigurationKeys": list(names),
+        }
+        async with self._turns:
+            answer = await self._client.call(
+                "DescribeConfigs", {"Resources": [resource]}, to=NodeWithId(broker), timeout=CALL_SECONDS
+            )
+        (result,) = answer["Results"]
+        check("DescribeConfigs", result["ErrorCode"], result["ErrorMessage"])
+        entries: list[dict[str, Any]] = result["Configs"]
+        return entries
 
 
 def _check(rules: Iterable[Acl], tenant: Tenant) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from penstock.gateway.placement import PARTITIONS_MAX, Ask, fits
 from penstock.gateway.tenancy import CONFIGS_ALLOWED
+from penstock.kafka.configs import ResourceKind
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX
 from penstock.wire.codes import Code
 
@@ -36,6 +37,11 @@ class Refused:
     code: int
     text: str
 
+    @property
+    def entry(self) -> dict[str, Any]:
+        """As it stands in the list of an answer."""
+        return {"Name": self.name, "ErrorCode": self.code, "ErrorMessage": self.text}
+
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
@@ -43,6 +49,10 @@ class Rebuilt:
 
     request: Request | None
     refused: tuple[Refused, ...] = field(default=())
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return [one.entry for one in self.refused]
 
 
 def unknown_ids(request: Request, topics: TopicIds) -> list[UUID]:
@@ -178,11 +188,22 @@ def partitions_present(answer: Mapping[str, Any], prefix: str) -> dict[str, tupl
     return found
 
 
-def merged(answer: Mapping[str, Any] | None, key: str, refused: Sequence[Refused]) -> dict[str, Any]:
-    """The broker's answer with the entries that were refused here behind it; `key` names the list."""
+def merged(answer: Mapping[str, Any] | None, key: str, here: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The broker's answer with the entries that were made here behind it; `key` names the list."""
     body: dict[str, Any] = dict(answer) if answer is not None else {"ThrottleTimeMs": 0, key: []}
-    entries = [{"Name": one.name, "ErrorCode": one.code, "ErrorMessage": one.text} for one in refused]
-    return {**body, key: [*body[key], *entries]}
+    return {**body, key: [*body[key], *here]}
+
+
+def describe_configs(request: Request, prefix: str) -> tuple[Request | None, list[Mapping[str, Any]]]:
+    """What the broker is asked of topics and groups, and the resources that are none of its business."""
+    kept, others = [], []
+    for resource in request.body["Resources"]:
+        if resource["ResourceType"] in (ResourceKind.TOPIC, ResourceKind.GROUP):
+            kept.append({**resource, "ResourceName": prefix + resource["ResourceName"]})
+        else:
+            others.append(resource)
+    asked = replace(request, body={**request.body, "Resources": kept}) if kept else None
+    return asked, others
 
 
 def _bad_name(name: str, tenant: Tenant) -> Refused | None:

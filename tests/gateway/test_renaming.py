@@ -352,6 +352,8 @@ def test_versions_offered_are_those_both_know() -> None:
         "Produce": Versions(0, 13),
         "Fetch": Versions(15, 17),
         "AddPartitionsToTxn": Versions(0, 3),
+        "GetTelemetrySubscriptions": Versions(0, 0),
+        "PushTelemetry": Versions(0, 0),
     }
 
 

@@ -142,7 +142,15 @@ _ERRANDS: Final = (
     "ListConfigResources",
     "DescribeClientQuotas",
 )
-_HERE: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate", "DescribeUserScramCredentials")
+_HERE: Final = (
+    "SaslHandshake",
+    "ApiVersions",
+    "SaslAuthenticate",
+    "DescribeUserScramCredentials",
+    # KIP-714
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
+)
 
 # Versions that are not served although the definitions have them.
 _NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
@@ -150,7 +158,6 @@ _NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
     "AddPartitionsToTxn": (Versions(0, 3), "from version 4 on it is a call between brokers"),
 }
 
-_LATER: Final = "not served yet"
 _BROKERS: Final = "a call between brokers and controllers"
 _OPERATOR: Final = "for operators of the physical cluster"
 _REASONS: Final[Mapping[str, str]] = {
@@ -168,8 +175,6 @@ _REASONS: Final[Mapping[str, str]] = {
     "DescribeQuorum": "shows the controllers' addresses",
     "UpdateFeatures": _OPERATOR,
     "UnregisterBroker": _OPERATOR,
-    "GetTelemetrySubscriptions": _LATER,
-    "PushTelemetry": _LATER,
     "StreamsGroupHeartbeat": "the broker would create its internal topics past placement",
     "StreamsGroupDescribe": "streams groups are refused",
     "AddRaftVoter": _OPERATOR,
@@ -275,9 +280,13 @@ def table(definitions: Definitions) -> Iterator[Row]:
 PRODUCE_FIRST_REPORTED: Final = 0
 
 
+# Brokers offer these only where somebody takes clients' metrics there; here the gateway does.
+_OFFERED_ALONE: Final = ("GetTelemetrySubscriptions", "PushTelemetry")
+
+
 def offered(brokers: Mapping[str, Versions]) -> dict[str, Versions]:
-    """What ApiVersions answers: what the broker and this table both know."""
-    found = {}
+    """What ApiVersions answers: what the broker and this table both know, and what needs no broker."""
+    found = {api: versions for api in _OFFERED_ALONE if (versions := served_versions(api)) is not None}
     for api, theirs in brokers.items():
         ours = served_versions(api)
         if ours is None:

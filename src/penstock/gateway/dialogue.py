@@ -102,14 +102,26 @@ class Dialogue:
             session.answer(answer)
         elif request.api == "SaslAuthenticate":
             self.log_in(request)
-        elif request.api == "DescribeUserScramCredentials":
-            self.say(request, views.scram_users(request.body["Users"]))
+        elif how is Treatment.HERE:
+            self.say(request, self.told_here(request))
         elif how is Treatment.ERRAND:
             self.busy(self.run_errand(request), seconds=ERRAND_SECONDS)
         else:
             route = session.asking.route
             assert route is not None, "only a login comes without a route"
             self.build_anew(request, route)
+
+    def told_here(self, request: Request) -> dict[str, Any]:
+        """What needs no broker."""
+        server, holder = self.session.server, self.session.life.holder
+        assert holder is not None
+        match request.api:
+            case "GetTelemetrySubscriptions":
+                return server.telemetry.subscription(request.body)
+            case "PushTelemetry":
+                return server.telemetry.pushed(holder.tenant, request.body, server.now())
+            case _:
+                return views.scram_users(request.body["Users"])
 
     def refuse(self, frame: bytes, error: NameRefused | AnswerRefused) -> None:
         """A name in a request cannot be passed on."""

@@ -33,6 +33,7 @@ from penstock.gateway.routes import routes
 from penstock.gateway.session import Session
 from penstock.gateway.settings import Routing
 from penstock.gateway.states import Event, State, advance
+from penstock.gateway.telemetry import Telemetry
 from penstock.gateway.tenancy import Realm
 from penstock.gateway.upstream import KEYS_KEPT_MAX
 from penstock.kafka.connection import Connection
@@ -92,6 +93,7 @@ class Gateway:
         self.doorkeeper = Doorkeeper(settings.bounds)
         self.counted_by = Source(config.cluster, settings.gateway, os.urandom(8).hex())
         self.acks = Acks()
+        self.telemetry = Telemetry()
         self.nobody = Usage()
         self.usage: dict[LogicalClusterId, Usage] = {}
         self.denials: dict[Denial, int] = dict.fromkeys(Denial, 0)
@@ -404,6 +406,7 @@ class Gateway:
             if session.realm is not None:
                 session.asking.routes = routes(restricted=session.realm.restricted)
         self.doorkeeper.forget(set(config.tenant_of))
+        self.telemetry.forget(config.tenant_of)
 
     async def _follow(self, source: ConfigSource) -> None:
         async for config in source.follow():

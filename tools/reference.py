@@ -67,9 +67,10 @@ APIS_INTRODUCTION = """\
 # What the gateway does with each API
 
 By version and direction: *passed* unchanged, *rewritten* (with the kinds of name that change),
-*answered here*, or *refused* with the reason. A refused API is not in the gateway's ApiVersions; a
-client that calls it all the same gets UNSUPPORTED_VERSION. Calls that only controllers serve are
-not listed: they are refused like anything unknown, by closing the connection.
+*done by the platform*, *answered here*, or *refused* with the reason. A refusal whose reason ends in the
+name of an error is offered, and answered with that error; any other refused API is not in the gateway's
+ApiVersions, and a client that calls it all the same gets UNSUPPORTED_VERSION. Calls that only controllers
+serve are not listed: they are refused like anything unknown, by closing the connection.
 
 This page is made from the code by `python -m tools.reference`; how to read it is in `gateway.md`.
 

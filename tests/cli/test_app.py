@@ -31,6 +31,7 @@ PRINTS_NO_DATA = {
     ("down",),
     ("reset",),
     ("fleet", "abandon"),
+    ("gateway", "drain"),
     ("gateway", "provision"),
     ("gateway", "run"),
     ("scale", "serve"),

@@ -1,6 +1,5 @@
 import java.time.Duration;
 import java.util.*;
-import java.util.concurrent.*;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
@@ -9,29 +8,13 @@ import org.apache.kafka.common.serialization.*;
 
 /** Two tenants at once, each with the Java clients' own defaults: topic ids, fetch sessions, idempotence. */
 public class TwoTenants {
-    public static void main(String[] arguments) throws Exception {
-        String bootstrap = arguments[0], topic = arguments[1], group = arguments[2];
-        ExecutorService both = Executors.newFixedThreadPool(2);
-        List<Future<String>> said = new ArrayList<>();
-        for (int tenant = 0; tenant < 2; tenant++) {
-            String key = arguments[3 + 2 * tenant], secret = arguments[4 + 2 * tenant], name = "t" + tenant;
-            said.add(both.submit(() -> new Tenant(bootstrap, key, secret).live(topic, group, name)));
-        }
-        for (Future<String> one : said) {
-            System.out.println(one.get(60, TimeUnit.SECONDS));
-        }
-        both.shutdown();
+    public static void main(String[] arguments) {
+        Tenants.both(arguments, (login, topic, group, name) -> new Tenant(login).live(topic, group, name));
     }
 
-    record Tenant(String bootstrap, String key, String secret) {
+    record Tenant(Tenants.Login access) {
         Properties login() {
-            Properties login = new Properties();
-            login.put("bootstrap.servers", bootstrap);
-            login.put("security.protocol", "SASL_PLAINTEXT");
-            login.put("sasl.mechanism", "PLAIN");
-            login.put("sasl.jaas.config", "org.apache.kafka.common.security.plain.PlainLoginModule required username=\""
-                + key + "\" password=\"" + secret + "\";");
-            return login;
+            return access.properties();
         }
 
         String live(String topic, String group, String name) throws Exception {
@@ -81,8 +64,7 @@ public class TwoTenants {
             List<String> values = new ArrayList<>();
             try (Consumer<String, String> consumer = new KafkaConsumer<>(login, new StringDeserializer(), new StringDeserializer())) {
                 consumer.subscribe(List.of(topic));
-                long end = System.currentTimeMillis() + 30_000;
-                while (values.size() < count && System.currentTimeMillis() < end) {
+                while (values.size() < count) {
                     consumer.poll(Duration.ofMillis(200)).forEach(record -> values.add(record.value()));
                 }
                 consumer.commitSync();

@@ -1,11 +1,15 @@
-"""Gateways for tests: one shared with two tenants, and as many of one's own as a test wants."""
+"""Gateways for tests: one shared by three tenants, and as many of one's own as a test wants."""
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.fleet.jars import cache_directory, load_jars
+from penstock.fleet.java import find_java
 from tests.ground.gateway import Access, RunningGateway, new_access, start_gateway
 
 if TYPE_CHECKING:
@@ -13,11 +17,14 @@ if TYPE_CHECKING:
 
     from tests.ground.fleet import Fleet
 
+JAVA_SECONDS = 100.0
+JAVA_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+
 
 @pytest.fixture(scope="session")
 def gateway(fleet: Fleet) -> Iterator[RunningGateway]:
-    """One gateway before the shared fleet, with two tenants; tests leave it as they found it."""
-    running = start_gateway(fleet, [new_access(), new_access()])
+    """One gateway before the shared fleet, with three tenants; tests leave it as they found it."""
+    running = start_gateway(fleet, [new_access(), new_access(), new_access()])
     yield running
     running.stop()
 
@@ -30,6 +37,43 @@ def ada(gateway: RunningGateway) -> Access:
 @pytest.fixture
 def bob(gateway: RunningGateway) -> Access:
     return _living(gateway).accesses[1]
+
+
+@pytest.fixture
+def eve(gateway: RunningGateway) -> Access:
+    """For attacks: whoever names what is another's makes groups of such names below its own prefix, and
+    no test of the others' clusters should come upon them."""
+    return _living(gateway).accesses[2]
+
+
+@pytest.fixture(scope="session")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Run a class, Kafka's or one of those beside this file, with Kafka's jars; what it printed."""
+    classes = tmp_path_factory.mktemp("classes")
+    executable = find_java().executable
+    jars = f"{load_jars(cache_directory()).directory}/*"
+    sources = sorted(str(path) for path in Path(__file__).parent.glob("*.java"))
+    compiled = subprocess.run(
+        [executable.with_name("javac"), "-d", classes, "-cp", jars, *sources],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert compiled.returncode == 0, compiled.stdout + compiled.stderr
+
+    def run(main: str, *arguments: str) -> str:
+        command = [executable, *JAVA_QUICK, "-cp", f"{classes}:{jars}", main, *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                out, err = process.communicate(timeout=JAVA_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+                pytest.fail(f"{main} did not end in {JAVA_SECONDS} s; it said:\n{out}{err}")
+        assert process.returncode == 0, out + err
+        return out
+
+    return run
 
 
 @pytest.fixture

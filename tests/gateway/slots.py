@@ -19,7 +19,21 @@ if TYPE_CHECKING:
     from penstock.wire.definitions import Field
 
 # What decides over a name beside it: a topic's settings, a group's coordinator, a consumer's bytes.
-BESIDE = {"ResourceType": 2, "KeyType": 0, "ProtocolType": "consumer", "Acks": 1, "PatternType": 3}
+BESIDE = {
+    "ResourceType": 2,
+    "KeyType": 0,
+    "ProtocolType": "consumer",
+    "Acks": 1,
+    "PatternType": 3,
+    # of access rules: everything, from anywhere
+    "ResourcePatternType": 3,
+    "ResourceTypeFilter": 2,
+    "PatternTypeFilter": 1,
+    "Operation": 2,
+    "PermissionType": 3,
+    "Host": "*",
+    "HostFilter": "*",
+}
 NAMES = frozenset((Kind.TOPIC, Kind.GROUP, Kind.TRANSACTIONAL_ID, Kind.COORDINATOR_KEY, Kind.CONFIG_RESOURCE))
 NO_ID = UUID(int=0)
 
@@ -31,18 +45,22 @@ class Chosen:
     transactional_id: str | None
     topic_id: UUID = NO_ID
     regex: str | None = None
+    principal: str | None = None
+
+
+PASSED_ON = frozenset((Treatment.SPLICED, Treatment.REBUILT))
 
 
 @cache
-def served() -> list[tuple[str, int]]:
-    """Every API that is passed on, in every version."""
+def served(how: frozenset[Treatment] = PASSED_ON) -> list[tuple[str, int]]:
+    """Every API that is treated so, in every version."""
     definitions = load()
     return [
         (api, version)
         for api in definitions.apis().values()
         if "broker" in definitions.request(api).listeners
         for version in definitions.request(api).valid_versions
-        if treatment(api, version) in (Treatment.SPLICED, Treatment.REBUILT)
+        if treatment(api, version) in how
     ]
 
 
@@ -78,6 +96,8 @@ def _value(field: Field, path: str, version: int, chosen: Chosen) -> Any:
         Kind.TOPIC_REGEX: chosen.regex,
         Kind.TRANSACTIONAL_ID_REGEX: chosen.regex,
         Kind.CONFIG_NAME: "retention.ms",
+        Kind.ACL_RESOURCE: chosen.topic,
+        Kind.PRINCIPAL: chosen.principal,
     }
     if kind in by_kind:
         value = by_kind[kind]

@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from penstock.gateway.apis import served_versions
+from penstock.gateway.apis import DENIALS, served_versions
 from penstock.gateway.server import Gateway
-from penstock.kafka import commits, configs, offsets, topics
+from penstock.kafka import acls, commits, configs, offsets, topics
+from penstock.kafka.acls import AclFilter
 from penstock.kafka.client import Client
 from penstock.kafka.configs import Resource, ResourceKind
 from penstock.kafka.connection import Connection
@@ -23,6 +24,7 @@ from penstock.wire.codes import Code
 from penstock.wire.definitions import load
 from penstock.wire.names import Names
 from penstock.wire.records import Record, write
+from tests.gateway.slots import Chosen, body_of
 from tests.ground.gateway import known_everywhere
 
 if TYPE_CHECKING:
@@ -100,8 +102,8 @@ async def victim(ada: Access, unique: Callable[[str], str]) -> Victim:
 
 
 @pytest_asyncio.fixture
-async def attacker(bob: Access) -> AsyncIterator[Connection]:
-    async with await open_as(bob) as connection:
+async def attacker(eve: Access) -> AsyncIterator[Connection]:
+    async with await open_as(eve) as connection:
         yield connection
 
 
@@ -116,6 +118,7 @@ async def snapshot(fleet: Fleet, victim: Victim) -> dict[str, Any]:
             "start": await offsets.find(client, {TopicPartition(name, 0): offsets.At.EARLIEST}),
             "committed": await commits.committed(client, victim.foreign_group),
             "settings": (await configs.describe(client, [resource]))[resource],
+            "rules": set(await acls.describe(client, AclFilter(principal=f"User:{victim.access.user}"))),
         }
 
 
@@ -333,9 +336,9 @@ class _Unrenamed(Gateway):
 
 
 async def test_with_renaming_switched_off_the_broker_still_refuses(
-    fleet: Fleet, victim: Victim, bob: Access, make_gateway: Callable[..., RunningGateway]
+    fleet: Fleet, victim: Victim, eve: Access, make_gateway: Callable[..., RunningGateway]
 ) -> None:
-    open_wall = make_gateway(bob, kind=_Unrenamed)
+    open_wall = make_gateway(eve, kind=_Unrenamed)
     before = await snapshot(fleet, victim)
     rebuilt = {"Metadata", "CreatePartitions"}  # built from parsed values: nothing to switch off
 
@@ -393,7 +396,7 @@ BY_ID: list[tuple[str, int, Callable[[UUID], dict[str, Any]]]] = [
 async def test_a_foreign_topic_id_is_answered_like_one_that_never_was(
     fleet: Fleet,
     victim: Victim,
-    bob: Access,
+    eve: Access,
     api: str,
     version: int,
     body: Callable[[UUID], dict[str, Any]],
@@ -401,7 +404,7 @@ async def test_a_foreign_topic_id_is_answered_like_one_that_never_was(
     before = await snapshot(fleet, victim)
     invented = UUID(bytes=secrets.token_bytes(16))
 
-    async with Client(bob.bootstrap, bob.security()) as client:
+    async with Client(eve.bootstrap, eve.security()) as client:
         to = group_coordinator("g") if "Offset" in api else ANYONE
         foreign = await client.call(api, lambda _: body(victim.topic_id), to=to, newest=version, again=False)
         absent = await client.call(api, lambda _: body(invented), to=to, newest=version, again=False)
@@ -471,9 +474,23 @@ def hidden_apis() -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("api", sorted(DENIALS))
+async def test_what_a_tenant_may_not_do_is_offered_and_denied_in_kafkas_own_words(
+    eve: Access, api: str
+) -> None:
+    theirs = Chosen("t", "g", "x", principal="User:someone")
+    async with await open_as(eve) as connection:
+        for version in load().request(api).valid_versions:
+            answer = await connection.call(api, body_of(api, version, theirs), version=version)
+
+            assert codes_in(answer) == {DENIALS[api]}, (api, version, answer)
+            assert "lkc-" not in text_of(answer)
+        assert api in connection.versions
+
+
 @pytest.mark.parametrize("api", hidden_apis())
-async def test_what_is_not_served_is_refused_and_not_offered(bob: Access, api: str) -> None:
-    async with await open_as(bob) as connection:
+async def test_what_is_not_served_is_refused_and_not_offered(eve: Access, api: str) -> None:
+    async with await open_as(eve) as connection:
         offered = set(connection.versions)
         version = load().request(api).valid_versions.last
         try:

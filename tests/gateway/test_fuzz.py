@@ -128,9 +128,9 @@ async def fuzz(access: Access, seed: int, count: int) -> int:
 
 
 async def attack(
-    fleet: Fleet, victim: Victim, bob: Access, make_gateway: Callable[..., RunningGateway], connections: int
+    fleet: Fleet, victim: Victim, eve: Access, make_gateway: Callable[..., RunningGateway], connections: int
 ) -> None:
-    attacker = replace(bob, tenant=replace(bob.tenant, limits=UNLIMITED))
+    attacker = replace(eve, tenant=replace(eve.tenant, limits=UNLIMITED))
     running = make_gateway(attacker, victim.access, bounds=WIDE_OPEN)
     before = await snapshot(fleet, victim)
     await fuzz(running.accesses[0], 1, CONNECTIONS_AT_ONCE)
@@ -148,15 +148,15 @@ async def attack(
 
 @pytest.mark.kafka
 async def test_a_live_gateway_stays_steady_under_frames_that_are_nearly_right(
-    fleet: Fleet, victim: Victim, bob: Access, make_gateway: Callable[..., RunningGateway]
+    fleet: Fleet, victim: Victim, eve: Access, make_gateway: Callable[..., RunningGateway]
 ) -> None:
-    await attack(fleet, victim, bob, make_gateway, 160)
+    await attack(fleet, victim, eve, make_gateway, 160)
 
 
 @pytest.mark.soak
 @pytest.mark.kafka
 @pytest.mark.timeout(3600)
 async def test_a_million_frames_that_are_nearly_right(
-    fleet: Fleet, victim: Victim, bob: Access, make_gateway: Callable[..., RunningGateway]
+    fleet: Fleet, victim: Victim, eve: Access, make_gateway: Callable[..., RunningGateway]
 ) -> None:
-    await attack(fleet, victim, bob, make_gateway, 2 * 1_000_000 // FRAMES_A_CONNECTION)
+    await attack(fleet, victim, eve, make_gateway, 2 * 1_000_000 // FRAMES_A_CONNECTION)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +10,6 @@ from confluent_kafka import Consumer, Producer
 
 from penstock.kafka.connection import Connection
 from penstock.wire.codes import Code
-from tests.gateway.test_java import java
 from tests.gateway.test_librdkafka import SECONDS, admin, create, produce
 
 if TYPE_CHECKING:
@@ -20,16 +18,14 @@ if TYPE_CHECKING:
     from tests.ground.gateway import Access
 
 pytestmark = pytest.mark.kafka
-PROGRAM = Path(__file__).parent / "NewGroups.java"
 
 
-@pytest.mark.peers
 def test_java_consumers_by_pattern_and_in_share_groups_stay_in_their_own_cluster(
-    ada: Access, bob: Access, unique: Callable[[str], str]
+    java: Callable[..., str], ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("orders"), unique("readers")
 
-    printed = java(str(PROGRAM), ada.bootstrap, topic, group, ada.key, ada.secret, bob.key, bob.secret)
+    printed = java("NewGroups", ada.bootstrap, topic, group, ada.key, ada.secret, bob.key, bob.secret)
 
     # name | values | type and topics | values shared | share group | listed, listed | foreign names
     lines = [line.split("|") for line in printed.splitlines() if "|" in line]

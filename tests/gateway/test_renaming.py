@@ -71,7 +71,7 @@ def test_an_unknown_id_is_masked_both_ways_and_noted() -> None:
     masked = outward.topic_id(ID)
 
     assert masked != ID
-    assert outward.missed == {ID}
+    assert outward.misses.ids == {ID}
     assert inward.topic_id(masked) == ID
 
 
@@ -221,7 +221,7 @@ def test_a_topic_that_may_not_be_is_refused_before_the_broker(more: dict[str, ob
 
     assert made.request is None
     assert [one.code for one in made.refused] == [code]
-    body = rebuild.merged(None, "Topics", made.refused)
+    body = rebuild.merged(None, "Topics", made.entries)
     assert [topic["ErrorCode"] for topic in body["Topics"]] == [code]
 
 
@@ -285,6 +285,52 @@ def test_a_refusal_answers_for_each_thing_that_was_asked() -> None:
     assert [(r["ResourceName"], r["ErrorCode"]) for r in results] == [("1", 31), ("2", 31)]
 
 
+WHOLE: list[tuple[str, dict[str, object], str, list[dict[str, object]]]] = [
+    (
+        "AlterUserScramCredentials",
+        {
+            "Deletions": [{"Name": "a", "Mechanism": 1}],
+            "Upsertions": [
+                {"Name": n, "Mechanism": 1, "Iterations": 1, "Salt": b"", "SaltedPassword": b""} for n in "ab"
+            ],
+        },
+        "Results",
+        [{"User": "a"}, {"User": "b"}],
+    ),
+    (
+        "AlterReplicaLogDirs",
+        {"Dirs": [{"Path": "/x", "Topics": [{"Name": "t", "Partitions": [0, 1]}]}]},
+        "Results",
+        [{"TopicName": "t"}],
+    ),
+    (
+        "AlterClientQuotas",
+        {"Entries": [{"Entity": [{"EntityType": "user", "EntityName": "u"}], "Ops": []}]},
+        "Entries",
+        [{"Entity": [{"EntityType": "user", "EntityName": "u"}]}],
+    ),
+    (
+        "ElectLeaders",
+        {"ElectionType": 0, "TopicPartitions": [{"Topic": "t", "Partitions": [3]}], "TimeoutMs": 1},
+        "ReplicaElectionResults",
+        [{"Topic": "t"}],
+    ),
+]
+
+
+@pytest.mark.parametrize(("api", "asked", "key", "elements"), WHOLE, ids=[row[0] for row in WHOLE])
+def test_a_refusal_names_everything_that_was_asked_about(
+    api: str, asked: dict[str, object], key: str, elements: list[dict[str, object]]
+) -> None:
+    version = load().request(api).valid_versions.last
+    frame = refusal(Request(api, version, 5, None, asked), Code.CLUSTER_AUTHORIZATION_FAILED, "no")
+
+    assert frame is not None
+    body = decode_response(api, version, frame[4:]).body
+    assert [{k: e[k] for k in want} for e, want in zip(body[key], elements, strict=True)] == elements
+    assert "'ErrorCode': 31" in repr(body)
+
+
 def test_every_api_of_a_broker_has_a_verdict_and_every_refusal_a_reason() -> None:
     rows = list(apis.table(load()))
 
@@ -296,7 +342,7 @@ def test_versions_offered_are_those_both_know() -> None:
     theirs = {
         "Produce": Versions(0, 20),
         "Fetch": Versions(15, 17),
-        "CreateAcls": Versions(1, 3),
+        "StreamsGroupHeartbeat": Versions(0, 0),
         "AddPartitionsToTxn": Versions(0, 5),
     }
 
@@ -306,6 +352,8 @@ def test_versions_offered_are_those_both_know() -> None:
         "Produce": Versions(0, 13),
         "Fetch": Versions(15, 17),
         "AddPartitionsToTxn": Versions(0, 3),
+        "GetTelemetrySubscriptions": Versions(0, 0),
+        "PushTelemetry": Versions(0, 0),
     }
 
 

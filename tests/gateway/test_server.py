@@ -133,7 +133,11 @@ def coordinator_of(client: AdminClient, group: str) -> int:
         try:
             described = client.describe_consumer_groups([group])[group].result(SECONDS)
         except KafkaException as failure:
-            unsettled = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE)
+            unsettled = (
+                KafkaError.NOT_COORDINATOR,
+                KafkaError.COORDINATOR_NOT_AVAILABLE,
+                KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+            )
             if failure.args[0].code() not in unsettled or time.monotonic() > deadline:
                 raise
         else:

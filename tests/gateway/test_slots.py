@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from penstock.gateway.apis import UNMASKED
+from penstock.gateway.apis import UNMASKED, Treatment
 from penstock.gateway.settings import Bounds
 from penstock.model.errors import PenstockError
 from penstock.wire.frames import Request, decode_request, encode_request
 from penstock.wire.rules import Kind
-from tests.gateway.slots import NAMES, Chosen, body_of, names_in, served
+from tests.gateway.slots import NAMES, PASSED_ON, Chosen, body_of, names_in, served
 from tests.gateway.test_attacks import Victim, open_as, snapshot, text_of, victim
 from tests.gateway.wires import TENANT, quiet_gateway, serving_session
 
@@ -66,7 +66,7 @@ async def test_what_reaches_the_broker_lies_below_the_tenants_own_prefix(which: 
 
 @pytest.mark.kafka
 async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
-    fleet: Fleet, victim: Victim, bob: Access
+    fleet: Fleet, victim: Victim, eve: Access
 ) -> None:
     """The same against a real broker: what there was is as it was, and nothing was told."""
     chosen = Chosen(
@@ -75,12 +75,13 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
         victim.foreign_group,
         victim.topic_id,
         victim.foreign_topic,
+        f"User:{victim.access.user}",
     )
     before = await snapshot(fleet, victim)
     answers: dict[tuple[str, int], Any] = {}
-    connection = await open_as(bob)
+    connection = await open_as(eve)
 
-    for api, version in served():
+    for api, version in served(PASSED_ON | {Treatment.ERRAND, Treatment.DENIED}):
         try:
             async with asyncio.timeout(20):
                 answers[api, version] = await connection.call(
@@ -89,7 +90,7 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
         except PenstockError as refused:  # what cannot be read closes its connection
             answers[api, version] = str(refused)
             await connection.close()
-            connection = await open_as(bob)
+            connection = await open_as(eve)
     await connection.close()
 
     assert await snapshot(fleet, victim) == before
@@ -101,12 +102,24 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
     assert len(closed) < len(answers) / 4, closed
 
 
+EVERY_ACL = {
+    "ResourceTypeFilter": 1,
+    "ResourceNameFilter": None,
+    "PatternTypeFilter": 1,
+    "PrincipalFilter": None,
+    "HostFilter": None,
+    "Operation": 1,
+    "PermissionType": 1,
+}
 ALL: list[tuple[str, int, dict[str, Any]]] = [
     ("Metadata", 0, {"Topics": []}),
     ("Metadata", 1, {"Topics": None}),
     ("Metadata", 13, {"Topics": None}),
     ("DescribeTopicPartitions", 0, {"Topics": [], "ResponsePartitionLimit": 2000, "Cursor": None}),
     ("ListGroups", 5, {"StatesFilter": [], "TypesFilter": []}),
+    ("DescribeLogDirs", 4, {"Topics": None}),
+    ("ListConfigResources", 1, {"ResourceTypes": []}),
+    ("DescribeAcls", 3, {**EVERY_ACL}),
     ("ListTransactions", 2, {"StateFilters": [], "ProducerIdFilters": [], "TransactionalIdPattern": None}),
 ]
 
@@ -125,5 +138,5 @@ async def test_asking_for_all_shows_ones_own_alone(
     assert victim.topic not in shown[bob.key]
     assert victim.group not in shown[bob.key]
     assert str(victim.topic_id) not in shown[bob.key]
-    if "Topic" in api or api == "Metadata":
+    if "Topic" in api or api in ("Metadata", "DescribeLogDirs", "ListConfigResources"):
         assert victim.topic in shown[victim.access.key]

@@ -70,13 +70,13 @@ async def test_answers_come_in_the_order_of_requests_whoever_gives_them(
         ("Produce", 9, produce(topic, 1)),  # forwarded
         ("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"}),  # answered here
         ("Produce", 9, produce(topic, 0)),  # never answered
-        ("DescribeAcls", 3, {}),  # refused here
+        ("DescribeQuorum", 2, {}),  # refused here
         ("Metadata", 12, {"Topics": None}),  # built anew
         (
             "DescribeConfigs",
             4,
-            {"Resources": [{"ResourceType": 4, "ResourceName": "1"}]},
-        ),  # refused by a name
+            {"Resources": [{"ResourceType": 8, "ResourceName": "1"}]},
+        ),  # refused by what it names
         ("ListGroups", 4, {}),
         ("CreateTopics", 7, {"Topics": [], "TimeoutMs": 1}),  # answered here, nothing being left to ask
         ("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": ["g"]}),
@@ -95,7 +95,7 @@ async def test_answers_come_in_the_order_of_requests_whoever_gives_them(
         answers[number] = decode_response(api, version, frame)
 
     assert [answer.correlation_id for answer in answers.values()] == expected
-    assert answers[103].body["ErrorCode"] == Code.UNSUPPORTED_VERSION
+    assert answers[103].body["ErrorCode"] == Code.CLUSTER_AUTHORIZATION_FAILED
     assert answers[105].body["Results"][0]["ErrorCode"] == Code.CLUSTER_AUTHORIZATION_FAILED
     writer.close()
 

@@ -6,10 +6,12 @@ import asyncio
 import gc
 import hashlib
 import logging
+import os
 import secrets
 import signal
 import string
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +24,9 @@ from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.config import API_KEY_LENGTH, API_SECRET_LENGTH, GatewayConfig
 from penstock.gateway.metrics import MetricsServer
 from penstock.gateway.provision import provision as provision_tenants
+from penstock.gateway.running import announce, figures, running
 from penstock.gateway.server import Gateway
-from penstock.gateway.settings import GatewaySettings, TenantsFrom, read_gateway_file
+from penstock.gateway.settings import Bounds, GatewaySettings, TenantsFrom, read_gateway_file
 from penstock.gateway.sources import ConfigSource, FileSource
 from penstock.gateway.states_topic import state_source
 from penstock.gateway.throttled import throttled_by
@@ -31,11 +34,24 @@ from penstock.gateway.throttling import Quotas
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
 from penstock.model.errors import Exit
+from penstock.model.errors.gateway import DrainTimedOut, GatewayNotRunning
 from penstock.model.errors.settings import ExtraMissing
 
-app = App(name="gateway", help="Tenants' way to Kafka: serve, provision, make keys.")
+app = App(name="gateway", help="Tenants' way to Kafka: serve, look, drain, provision, make keys.")
 
 GARBAGE_CHECKED_EVERY = 20_000  # allocations; only ended connections leave cycles, of some fifty objects each
+
+DRAIN_SECONDS_MORE = 15.0  # than a gateway gives its clients
+DRAIN_POLL_SECONDS = 0.1
+_STATUS = {
+    "GATEWAY": "gateway",
+    "PROCESS": "pid",
+    "SECONDS": "seconds",
+    "CONNECTIONS": "connections",
+    "TENANTS": "tenants",
+    "DENIALS": "denials",
+    "BOOTSTRAP": "bootstrap",
+}
 
 ConfigFile = Annotated[Path, Parameter(help="Settings, brokers and tenants.", negative="")]
 
@@ -89,18 +105,73 @@ async def _serve(
     await gateway.start()
     gc.collect()
     gc.freeze()  # plans and routes stay: they need not be looked through again
-    metrics = None
+    metrics, address = None, ""
     if settings.metrics_port is not None:
         metrics = MetricsServer(gateway, settings.listen, settings.metrics_port)
-        tell(f"metrics on http://{settings.listen}:{metrics.port}/metrics")
+        address = f"http://{settings.listen}:{metrics.port}/metrics"
+        tell(f"metrics on {address}")
+    announced = announce(path, settings.gateway, gateway.bootstrap, address)
     try:
         tell(f"gateway {settings.gateway} serves {len(tenants.tenants)} tenants at {gateway.bootstrap}")
         await stop.wait()
         tell("draining")
         await gateway.drain()
     finally:
+        announced.unlink(missing_ok=True)
         if metrics is not None:
             metrics.close()
+
+
+@app.command
+def status(*, config: ConfigFile = Path("gateway.yaml"), options: Options = Options()) -> int:
+    """Show the gateways that run with this file. Connections and denials need its `metrics_port`.
+
+    Example:  penstock gateway status --config gateway.yaml
+    """
+    found = running(config)
+    rows = [
+        {
+            "gateway": one.gateway,
+            "pid": one.pid,
+            "seconds": int(time.time() - one.started),
+            **figures(one.metrics),
+            "bootstrap": one.bootstrap,
+        }
+        for one in found
+    ]
+    if not rows:
+        raise GatewayNotRunning(config=config)
+    show(rows, options.form, table_of(rows, _STATUS))
+    return Exit.FINE
+
+
+@app.command
+def drain(
+    *,
+    config: ConfigFile = Path("gateway.yaml"),
+    but_newest: Annotated[
+        bool, Parameter(help="Leave the one that was started last: it takes over.", negative="")
+    ] = False,
+) -> int:
+    """Have gateways take nothing new, answer what is in flight, and end; returns when they have.
+
+    Example:  penstock gateway drain --but-newest
+    """
+    found = running(config)
+    if not found:
+        raise GatewayNotRunning(config=config)
+    chosen = found[:-1] if but_newest else found
+    for one in chosen:
+        os.kill(one.pid, signal.SIGTERM)
+    seconds = Bounds().drain_seconds + DRAIN_SECONDS_MORE
+    deadline = time.monotonic() + seconds
+    for one in chosen:
+        while one.alive:
+            if time.monotonic() > deadline:
+                raise DrainTimedOut(gateway=one.gateway, pid=one.pid, seconds=seconds)
+            time.sleep(DRAIN_POLL_SECONDS)
+        tell(f"gateway {one.gateway} (process {one.pid}) has ended")
+    return Exit.FINE
 
 
 @app.command

@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from penstock.wire.codes import Code
 from penstock.wire.definitions import Versions, load
 from penstock.wire.plans import Direction, plan
 from penstock.wire.rules import Kind
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
 class Treatment(StrEnum):
     SPLICED = "spliced"  # names are changed in passing
     REBUILT = "rebuilt"  # parsed, judged, and built anew
+    ERRAND = "errand"  # done by the platform, from parsed values
     HERE = "answered here"
-    REFUSED = "refused"
+    DENIED = "denied"  # offered, and refused with Kafka's own error
+    REFUSED = "refused"  # not even offered
 
 
 class Verdict(StrEnum):
     PASSED = "passed"
     REWRITTEN = "rewritten"
+    ERRAND = "done by the platform"
     ANSWERED = "answered here"
     REFUSED = "refused"
 
@@ -102,12 +106,10 @@ _SPLICED: Final = (
     "AddOffsetsToTxn",
     "EndTxn",
     "TxnOffsetCommit",
-    "DescribeConfigs",
     "AlterConfigs",
     "IncrementalAlterConfigs",
     "DeleteGroups",
     "OffsetDelete",
-    "DescribeCluster",
     "DescribeTopicPartitions",
     # KIP-848
     "ConsumerGroupHeartbeat",
@@ -115,8 +117,6 @@ _SPLICED: Final = (
     # KIP-932
     "ShareGroupHeartbeat",
     "ShareGroupDescribe",
-    "ShareFetch",
-    "ShareAcknowledge",
     "DescribeShareGroupOffsets",
     "AlterShareGroupOffsets",
     "DeleteShareGroupOffsets",
@@ -125,8 +125,32 @@ _SPLICED: Final = (
     "DescribeTransactions",
     "DescribeProducers",
 )
-_REBUILT: Final = ("Metadata", "CreateTopics", "CreatePartitions")
-_HERE: Final = ("SaslHandshake", "ApiVersions", "SaslAuthenticate")
+_REBUILT: Final = (
+    "Metadata",
+    "CreateTopics",
+    "CreatePartitions",
+    "DescribeCluster",
+    "DescribeConfigs",
+    "ShareFetch",
+    "ShareAcknowledge",
+)
+_ERRANDS: Final = (
+    "DescribeAcls",
+    "CreateAcls",
+    "DeleteAcls",
+    "DescribeLogDirs",
+    "ListConfigResources",
+    "DescribeClientQuotas",
+)
+_HERE: Final = (
+    "SaslHandshake",
+    "ApiVersions",
+    "SaslAuthenticate",
+    "DescribeUserScramCredentials",
+    # KIP-714
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
+)
 
 # Versions that are not served although the definitions have them.
 _NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
@@ -134,16 +158,11 @@ _NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
     "AddPartitionsToTxn": (Versions(0, 3), "from version 4 on it is a call between brokers"),
 }
 
-_LATER: Final = "not served yet"
 _BROKERS: Final = "a call between brokers and controllers"
 _OPERATOR: Final = "for operators of the physical cluster"
 _REASONS: Final[Mapping[str, str]] = {
     "WriteTxnMarkers": _BROKERS,
-    "DescribeAcls": _LATER,
-    "CreateAcls": _LATER,
-    "DeleteAcls": _LATER,
     "AlterReplicaLogDirs": _OPERATOR,
-    "DescribeLogDirs": _LATER,
     "CreateDelegationToken": "API keys take the place of delegation tokens",
     "RenewDelegationToken": "API keys take the place of delegation tokens",
     "ExpireDelegationToken": "API keys take the place of delegation tokens",
@@ -151,20 +170,34 @@ _REASONS: Final[Mapping[str, str]] = {
     "ElectLeaders": _OPERATOR,
     "AlterPartitionReassignments": "the platform places partitions",
     "ListPartitionReassignments": "the platform places partitions",
-    "DescribeClientQuotas": _LATER,
     "AlterClientQuotas": "the platform sets quotas",
-    "DescribeUserScramCredentials": "API keys take the place of SCRAM users",
     "AlterUserScramCredentials": "API keys take the place of SCRAM users",
     "DescribeQuorum": "shows the controllers' addresses",
     "UpdateFeatures": _OPERATOR,
     "UnregisterBroker": _OPERATOR,
-    "GetTelemetrySubscriptions": _LATER,
-    "PushTelemetry": _LATER,
-    "ListConfigResources": _LATER,
     "StreamsGroupHeartbeat": "the broker would create its internal topics past placement",
     "StreamsGroupDescribe": "streams groups are refused",
     "AddRaftVoter": _OPERATOR,
     "RemoveRaftVoter": _OPERATOR,
+}
+# What Kafka itself answers to somebody without the right, or where the thing is switched off. These are
+# offered, so that clients give their callers this very error; other refusals look like an older broker.
+DENIALS: Final[Mapping[str, Code]] = {
+    "AlterReplicaLogDirs": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "CreateDelegationToken": Code.DELEGATION_TOKEN_AUTH_DISABLED,
+    "RenewDelegationToken": Code.DELEGATION_TOKEN_AUTH_DISABLED,
+    "ExpireDelegationToken": Code.DELEGATION_TOKEN_AUTH_DISABLED,
+    "DescribeDelegationToken": Code.DELEGATION_TOKEN_AUTH_DISABLED,
+    "ElectLeaders": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "AlterPartitionReassignments": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "ListPartitionReassignments": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "AlterClientQuotas": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "AlterUserScramCredentials": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "DescribeQuorum": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "UpdateFeatures": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "UnregisterBroker": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "AddRaftVoter": Code.CLUSTER_AUTHORIZATION_FAILED,
+    "RemoveRaftVoter": Code.CLUSTER_AUTHORIZATION_FAILED,
 }
 
 
@@ -186,6 +219,10 @@ def treatment(api: str, version: int) -> Treatment:
         return Treatment.SPLICED
     if api in _REBUILT:
         return Treatment.REBUILT
+    if api in _ERRANDS:
+        return Treatment.ERRAND
+    if api in DENIALS:
+        return Treatment.DENIED
     return Treatment.HERE if api in _HERE else Treatment.REFUSED
 
 
@@ -215,8 +252,12 @@ def verdict(api_key: int, api: str, version: int, direction: Direction) -> tuple
     match treatment(api, version):
         case Treatment.REFUSED:
             return Verdict.REFUSED, reason(api, version)
+        case Treatment.DENIED:
+            return Verdict.REFUSED, f"{reason(api, version)}: {DENIALS[api].name}"
         case Treatment.HERE:
             return Verdict.ANSWERED, ""
+        case Treatment.ERRAND:
+            return Verdict.ERRAND, "from parsed values, for accounts with all rights"
         case Treatment.REBUILT | Treatment.SPLICED:
             kinds = plan(api_key, version, direction).kinds & changed(api, direction)
             if not kinds:
@@ -239,9 +280,13 @@ def table(definitions: Definitions) -> Iterator[Row]:
 PRODUCE_FIRST_REPORTED: Final = 0
 
 
+# Brokers offer these only where somebody takes clients' metrics there; here the gateway does.
+_OFFERED_ALONE: Final = ("GetTelemetrySubscriptions", "PushTelemetry")
+
+
 def offered(brokers: Mapping[str, Versions]) -> dict[str, Versions]:
-    """What ApiVersions answers: what the broker and this table both know."""
-    found = {}
+    """What ApiVersions answers: what the broker and this table both know, and what needs no broker."""
+    found = {api: versions for api in _OFFERED_ALONE if (versions := served_versions(api)) is not None}
     for api, theirs in brokers.items():
         ours = served_versions(api)
         if ours is None:

@@ -13,14 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from penstock.gateway import rebuild
+from penstock.gateway import access, errands, rebuild, views
+from penstock.gateway.access import Unfit
 from penstock.gateway.admission import Denial
-from penstock.gateway.apis import Treatment, treatment
+from penstock.gateway.apis import DENIALS, Treatment, treatment
 from penstock.gateway.login import authenticate, handshake_answer, login_answer, login_refusal
+from penstock.gateway.platform import ERRAND_SECONDS
 from penstock.gateway.refusals import refusal
 from penstock.gateway.routes import API_VERSIONS
 from penstock.gateway.states import HELD, Event, State, advance
+from penstock.gateway.topics import MISSES_MAX
 from penstock.gateway.upstream import CLIENT_ID, dial, log_in
+from penstock.kafka.configs import ResourceKind
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import UpstreamUnreachable
 from penstock.model.errors.wire import RequestMalformed
@@ -39,6 +43,8 @@ from penstock.wire.rules import Kind
 from penstock.wire.splice import Program, spliced
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.gateway.config import Holder
     from penstock.gateway.routes import Route
     from penstock.gateway.session import Session
@@ -48,6 +54,8 @@ CORRELATION_ID: Final = 0  # of requests of our own
 METADATA: Final = 3
 LOOK_UP_VERSION: Final = 12  # of Metadata; the first that takes ids alone
 REFUSED_SECONDS: Final = 0.2  # a wrong login waits this long before its connection is closed
+OPERATIONS_ASKED: Final = "IncludeClusterAuthorizedOperations"
+OPERATIONS_TOLD: Final = "ClusterAuthorizedOperations"
 REFUSED_TEXT: Final = "Not served here: see the table of APIs in the gateway's documentation."
 
 _start = struct.Struct(">hhi")
@@ -84,18 +92,36 @@ class Dialogue:
             session.answer(session.server.versions_answer(session.broker, version, correlation_id))
             return
         request = decoded(frame)
-        if treatment(request.api, request.version) is Treatment.REFUSED:
+        how = treatment(request.api, request.version)
+        if how in (Treatment.REFUSED, Treatment.DENIED):
             session.server.denied(session, Denial.API_REFUSED, api=request.api)
-            self.say_no(request, Code.UNSUPPORTED_VERSION, REFUSED_TEXT)
+            code = DENIALS.get(request.api, Code.UNSUPPORTED_VERSION)
+            self.say_no(request, code, REFUSED_TEXT, or_nothing=how is Treatment.DENIED)
         elif request.api == "SaslHandshake":
             answer, self.mechanism_agreed = handshake_answer(request)
             session.answer(answer)
         elif request.api == "SaslAuthenticate":
             self.log_in(request)
+        elif how is Treatment.HERE:
+            self.say(request, self.told_here(request))
+        elif how is Treatment.ERRAND:
+            self.busy(self.run_errand(request), seconds=ERRAND_SECONDS)
         else:
             route = session.asking.route
             assert route is not None, "only a login comes without a route"
             self.build_anew(request, route)
+
+    def told_here(self, request: Request) -> dict[str, Any]:
+        """What needs no broker."""
+        server, holder = self.session.server, self.session.life.holder
+        assert holder is not None
+        match request.api:
+            case "GetTelemetrySubscriptions":
+                return server.telemetry.subscription(request.body)
+            case "PushTelemetry":
+                return server.telemetry.pushed(holder.tenant, request.body, server.now())
+            case _:
+                return views.scram_users(request.body["Users"])
 
     def refuse(self, frame: bytes, error: NameRefused | AnswerRefused) -> None:
         """A name in a request cannot be passed on."""
@@ -108,12 +134,16 @@ class Dialogue:
             return
         self.say_no(request, code, "This name cannot be used here.")
 
-    def say_no(self, request: Request, code: int, text: str) -> None:
-        frame = refusal(request, code, text)
+    def say_no(self, request: Request, code: int, text: str, *, or_nothing: bool = False) -> None:
+        frame = refusal(request, code, text, or_nothing=or_nothing)
         if frame is None:
             self.session.close(f"{request.api} has no place for an error")
             return
         self.session.answer(frame)
+
+    def say(self, request: Request, body: dict[str, Any]) -> None:
+        answer = Response(request.correlation_id, body)
+        self.session.answer(encode_response(request.api, request.version, answer))
 
     # Login
 
@@ -230,23 +260,76 @@ class Dialogue:
             self.task = None
             session.unpause(HELD)
 
+    # What the platform does for a tenant
+
+    def caller(self) -> errands.Caller:
+        session = self.session
+        assert session.realm is not None
+        assert session.life.holder is not None
+        assert session.upstream is not None
+        platform = session.server.platform
+        assert platform is not None, "there are no sessions before the start"
+        return errands.Caller(
+            session.realm.tenant,
+            session.life.holder.account,
+            platform,
+            session.upstream.broker.id,
+            session.realm.visible & session.realm.addresses.keys(),
+            self.own_partitions,
+        )
+
+    async def own_partitions(self) -> dict[str, list[int]]:
+        """Of every topic that this account may see, by the broker's names."""
+        assert self.session.realm is not None
+        prefix = self.session.realm.prefix.decode()
+        answer = await self.ask_metadata(None, LOOK_UP_VERSION)
+        return {
+            topic["Name"]: [partition["PartitionIndex"] for partition in topic["Partitions"]]
+            for topic in answer["Topics"]
+            if topic["ErrorCode"] == Code.NONE and topic["Name"].startswith(prefix)
+        }
+
+    async def run_errand(self, request: Request) -> None:
+        session = self.session
+        try:
+            done = await errands.run(request, self.caller())
+        except PenstockError as failure:  # the platform's trouble, which the client may try again
+            session.server.denied(session, Denial.UPSTREAM, api=request.api, error=failure)
+            done = errands.TROUBLE
+        if isinstance(done, Unfit):
+            self.say_no(request, done.code, done.text, or_nothing=True)
+        else:
+            self.say(request, done)
+
     # Requests built anew
 
     def build_anew(self, request: Request, route: Route) -> None:
         session = self.session
         assert session.realm is not None
         match request.api:
+            case "Metadata" | "DescribeCluster" if request.body.get(OPERATIONS_ASKED):
+                self.busy(self.with_operations(request, route), seconds=ERRAND_SECONDS)
             case "Metadata":
                 unknown = rebuild.unknown_ids(request, session.realm.topics)
                 if unknown:
-                    self.busy(self.metadata_after_look_up(request, route, unknown))
+                    self.busy(self.after_look_up(self.metadata, request, route, unknown))
                 else:
                     self.metadata(request, route)
+            case "DescribeCluster":
+                session.forward(encode_request(request), request.correlation_id, route)
+            case "DescribeConfigs":
+                self.describe_configs(request, route)
+            case "ShareFetch" | "ShareAcknowledge":
+                unknown = rebuild.unknown_ids(request, session.realm.topics)[:MISSES_MAX]
+                if unknown:
+                    self.busy(self.after_look_up(self.share, request, route, unknown))
+                else:
+                    self.share(request, route)
             case "CreateTopics":
                 server, tenant = session.server, session.realm.tenant
                 brokers = server.config.brokers_for(tenant)
                 made = rebuild.create_topics(request, tenant, brokers, server.place)
-                self.forward_rebuilt(request, made, route, "Topics")
+                self.forward_rebuilt(request, made.request, made.entries, route, "Topics")
             case _:
                 self.busy(self.create_partitions(request, route))
 
@@ -256,12 +339,71 @@ class Dialogue:
         changed = rebuild.metadata(request, session.realm.prefix.decode(), session.realm.topics)
         session.forward(encode_request(changed), request.correlation_id, route)
 
-    async def metadata_after_look_up(self, request: Request, route: Route, ids: list[UUID]) -> None:
+    async def with_operations(self, request: Request, route: Route) -> None:
+        """What the account may do to its cluster: the broker speaks of the physical one."""
+        session, version = self.session, request.version
+        assert session.realm is not None
+        try:
+            owner = await self.caller().owns()
+        except PenstockError:  # then no more is claimed than the broker says
+            owner = False
+        asked = request
+        if request.api == "Metadata":  # of versions that ask by name
+            asked = rebuild.metadata(request, session.realm.prefix.decode(), session.realm.topics)
+
+        def then(frame: bytes) -> bytes:
+            assert isinstance(route.response, Program)
+            session.teaching.lists_brokers = True
+            inward = spliced(route.response, session.teaching, len(frame).to_bytes(4) + frame)
+            body = decode_response(request.api, version, inward[4:]).body
+            told = access.cluster_operations(body[OPERATIONS_TOLD], owner=owner)
+            answer = Response(request.correlation_id, {**body, OPERATIONS_TOLD: told})
+            return encode_response(request.api, version, answer)
+
+        session.to_broker = []
+        session.forward(encode_request(asked), request.correlation_id, route, then)
+        session.send(session.to_broker)
+
+    def describe_configs(self, request: Request, route: Route) -> None:
+        session = self.session
+        assert session.realm is not None
+        asked, others = rebuild.describe_configs(request, session.realm.prefix.decode())
+        if others:
+            self.busy(self.describe_others(request, route, asked, others), seconds=ERRAND_SECONDS)
+        else:
+            self.forward_rebuilt(request, asked, [], route, "Results")
+
+    async def describe_others(
+        self, request: Request, route: Route, asked: Request | None, others: list[Any]
+    ) -> None:
+        """Settings of brokers, and of what a tenant has none of."""
+        session = self.session
+        brokers = [one for one in others if one["ResourceType"] == ResourceKind.BROKER]
+        strange = [one for one in others if one["ResourceType"] != ResourceKind.BROKER]
+        here = [errands.config_refused(one, errands.NOT_YOURS) for one in strange]
+        try:
+            here += await errands.broker_configs(brokers, self.caller(), request.version)
+        except PenstockError as failure:
+            session.server.denied(session, Denial.UPSTREAM, api=request.api, error=failure)
+            here += [errands.config_refused(one, errands.TROUBLE) for one in brokers]
+        session.to_broker = []
+        self.forward_rebuilt(request, asked, here, route, "Results")
+        session.send(session.to_broker)
+
+    def share(self, request: Request, route: Route) -> None:
+        session = self.session
+        assert session.realm is not None
+        changed = rebuild.share(request, session.realm.prefix.decode(), session.realm.topics)
+        session.forward(encode_request(changed), request.correlation_id, route)
+
+    async def after_look_up(
+        self, forward: Callable[[Request, Route], None], request: Request, route: Route, ids: list[UUID]
+    ) -> None:
         topics = [{"TopicId": topic_id, "Name": None} for topic_id in ids]
         self.learn(await self.ask_metadata(topics, LOOK_UP_VERSION))
         session = self.session
         session.to_broker = []
-        self.metadata(request, route)
+        forward(request, route)
         session.send(session.to_broker)
 
     async def create_partitions(self, request: Request, route: Route) -> None:
@@ -274,16 +416,17 @@ class Dialogue:
         brokers = server.config.brokers_for(tenant)
         made = rebuild.create_partitions(request, tenant, brokers, server.place, present)
         session.to_broker = []
-        self.forward_rebuilt(request, made, route, "Results")
+        self.forward_rebuilt(request, made.request, made.entries, route, "Results")
         session.send(session.to_broker)
 
-    def forward_rebuilt(self, request: Request, made: rebuild.Rebuilt, route: Route, key: str) -> None:
-        """To the broker what is left of it; what was refused joins the broker's answer."""
+    def forward_rebuilt(
+        self, request: Request, asked: Request | None, here: list[Any], route: Route, key: str
+    ) -> None:
+        """To the broker what is left of it; what was answered here joins the broker's answer."""
         session = self.session
         version = request.version
-        if made.request is None:
-            body = rebuild.merged(None, key, made.refused)
-            session.answer(encode_response(request.api, version, Response(request.correlation_id, body)))
+        if asked is None:
+            self.say(request, rebuild.merged(None, key, here))
             return
 
         def then(frame: bytes) -> bytes:
@@ -292,31 +435,32 @@ class Dialogue:
             response = route.response
             assert isinstance(response, Program)
             inward = spliced(response, session.inward, len(frame).to_bytes(4) + frame)
-            if not made.refused:
+            if not here:
                 return inward
             answer = decode_response(request.api, version, inward[4:])
-            body = rebuild.merged(answer.body, key, made.refused)
+            body = rebuild.merged(answer.body, key, here)
             return encode_response(request.api, version, Response(request.correlation_id, body))
 
-        session.forward(encode_request(made.request), request.correlation_id, route, then)
+        session.forward(encode_request(asked), request.correlation_id, route, then)
 
     # Topic ids
 
     def look_up(self) -> None:
         """Ask for ids that requests have named and nobody knows; those that are ours are then known."""
         session = self.session
-        missed, session.outward.missed = session.outward.missed, set()
-        topics = [{"TopicId": UUID(bytes=topic_id), "Name": None} for topic_id in missed]
+        misses = session.outward.misses
+        topics = [{"TopicId": UUID(bytes=topic_id), "Name": None} for topic_id in misses.take()]
 
         def then(frame: bytes) -> None:
             self.learn(decode_response("Metadata", LOOK_UP_VERSION, frame).body)
+            misses.settle()
 
         session.to_broker = []
         frame = encode_request(_metadata_request(topics))
         session.forward(frame, CORRELATION_ID, session.asking.routes[METADATA, LOOK_UP_VERSION], then)
         session.send(session.to_broker)
 
-    async def ask_metadata(self, topics: list[dict[str, Any]], version: int) -> dict[str, Any]:
+    async def ask_metadata(self, topics: list[dict[str, Any]] | None, version: int) -> dict[str, Any]:
         frame = await self.exchange(encode_request(_metadata_request(topics)))
         return decode_response("Metadata", version, frame).body
 
@@ -349,7 +493,7 @@ def decoded(frame: bytes) -> Request:
     return Request(api, version, correlation_id, header["ClientId"], body, header.get("_tags"))
 
 
-def _metadata_request(topics: list[dict[str, Any]]) -> Request:
+def _metadata_request(topics: list[dict[str, Any]] | None) -> Request:
     body = {"Topics": topics, "AllowAutoTopicCreation": False}
     return Request("Metadata", LOOK_UP_VERSION, CORRELATION_ID, CLIENT_ID, body)
 

@@ -68,10 +68,31 @@ class Figures:
         for reason, count in gateway.denials.items():
             denials.add_metric([reason], count)
         yield denials
+        yield from self._telemetry()
         yield GaugeMetricFamily(_AREA + "tenants", "Tenants configured.", value=len(gateway.config.tenants))
         yield CounterMetricFamily(
             _AREA + "ack_ranges_dropped", "Evidence not kept for want of room.", value=gateway.acks.dropped
         )
+
+    def _telemetry(self) -> Iterator[Metric]:
+        """What clients say of themselves. Tenants beyond those shown are left out: worsts do not add up."""
+        gateway = self.gateway
+        shown = list(gateway.telemetry.tenants.items())[:TENANTS_SHOWN_MAX]
+        worst = GaugeMetricFamily(
+            _AREA + "client_worst",
+            "The worst of a tenant's clients, as they told.",
+            labels=[TENANT, "metric"],
+        )
+        pushes = CounterMetricFamily(_AREA + "client_pushes", "Clients' metrics taken.", labels=[TENANT])
+        refused = CounterMetricFamily(
+            _AREA + "client_pushes_refused", "Clients' metrics refused.", labels=[TENANT]
+        )
+        for tenant, pushed in shown:
+            pushes.add_metric([tenant], pushed.pushes)
+            refused.add_metric([tenant], pushed.refused)
+            for name, value in pushed.worst(gateway.now()).items():
+                worst.add_metric([tenant, name], value)
+        yield from (worst, pushes, refused)
 
 
 class MetricsServer:

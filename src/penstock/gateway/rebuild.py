@@ -1,4 +1,4 @@
-"""Requests that are parsed, judged and built anew: Metadata, CreateTopics, CreatePartitions.
+"""Requests that are parsed, judged and built anew: of metadata, of new topics, of share sessions.
 
 Each function takes what the client asked for and gives what the broker is asked instead, in the
 broker's names. Topics that are refused here never reach the broker; their answers are put beside
@@ -13,6 +13,7 @@ from uuid import UUID
 
 from penstock.gateway.placement import PARTITIONS_MAX, Ask, fits
 from penstock.gateway.tenancy import CONFIGS_ALLOWED
+from penstock.kafka.configs import ResourceKind
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX
 from penstock.wire.codes import Code
 
@@ -36,6 +37,11 @@ class Refused:
     code: int
     text: str
 
+    @property
+    def entry(self) -> dict[str, Any]:
+        """As it stands in the list of an answer."""
+        return {"Name": self.name, "ErrorCode": self.code, "ErrorMessage": self.text}
+
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
@@ -44,9 +50,13 @@ class Rebuilt:
     request: Request | None
     refused: tuple[Refused, ...] = field(default=())
 
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return [one.entry for one in self.refused]
+
 
 def unknown_ids(request: Request, topics: TopicIds) -> list[UUID]:
-    """Ids in a Metadata request that have to be looked up before it can be judged."""
+    """Ids in a request that have to be looked up before it can be judged."""
     asked = request.body.get("Topics") or []
     ids = [topic["TopicId"] for topic in asked if topic.get("TopicId", NO_ID) != NO_ID]
     return [topic_id for topic_id in ids if topic_id.bytes not in topics.by_id]
@@ -71,6 +81,24 @@ def _metadata_topic(topic: Mapping[str, Any], prefix: str, topics: TopicIds) -> 
     if topic_id != NO_ID and topic_id.bytes not in topics.by_id:
         changed["TopicId"] = UUID(bytes=topics.masked(topic_id.bytes))
     return changed
+
+
+def share(request: Request, prefix: str, topics: TopicIds) -> Request:
+    """A share session's fetch. Its ids were looked up before: what a session begins with it never names
+    again, and unlike a fetch session it cannot be told to begin anew without losing acknowledgements."""
+    body = dict(request.body)
+    if body["GroupId"] is not None:
+        body["GroupId"] = prefix + body["GroupId"]
+    for key in ("Topics", "ForgottenTopicsData"):
+        if key in body:
+            body[key] = [_share_topic(topic, topics) for topic in body[key]]
+    return replace(request, body=body)
+
+
+def _share_topic(topic: Mapping[str, Any], topics: TopicIds) -> dict[str, Any]:
+    topic_id = topic["TopicId"].bytes
+    known = topic_id in topics.by_id or topic["TopicId"] == NO_ID
+    return {**topic, "TopicId": UUID(bytes=topic_id if known else topics.masked(topic_id))}
 
 
 def create_topics(request: Request, tenant: Tenant, brokers: Sequence[Broker], place: Placement) -> Rebuilt:
@@ -160,11 +188,22 @@ def partitions_present(answer: Mapping[str, Any], prefix: str) -> dict[str, tupl
     return found
 
 
-def merged(answer: Mapping[str, Any] | None, key: str, refused: Sequence[Refused]) -> dict[str, Any]:
-    """The broker's answer with the entries that were refused here behind it; `key` names the list."""
+def merged(answer: Mapping[str, Any] | None, key: str, here: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The broker's answer with the entries that were made here behind it; `key` names the list."""
     body: dict[str, Any] = dict(answer) if answer is not None else {"ThrottleTimeMs": 0, key: []}
-    entries = [{"Name": one.name, "ErrorCode": one.code, "ErrorMessage": one.text} for one in refused]
-    return {**body, key: [*body[key], *entries]}
+    return {**body, key: [*body[key], *here]}
+
+
+def describe_configs(request: Request, prefix: str) -> tuple[Request | None, list[Mapping[str, Any]]]:
+    """What the broker is asked of topics and groups, and the resources that are none of its business."""
+    kept, others = [], []
+    for resource in request.body["Resources"]:
+        if resource["ResourceType"] in (ResourceKind.TOPIC, ResourceKind.GROUP):
+            kept.append({**resource, "ResourceName": prefix + resource["ResourceName"]})
+        else:
+            others.append(resource)
+    asked = replace(request, body={**request.body, "Resources": kept}) if kept else None
+    return asked, others
 
 
 def _bad_name(name: str, tenant: Tenant) -> Refused | None:

@@ -3,7 +3,7 @@
 An error code belongs where the API has one: at the top of the answer, or in an element for each
 thing that was asked for. Which things those are follows from the definitions: an answer's array
 whose elements carry an error code mirrors the request's array that it shares a field with, or the
-request's only array.
+request's only array. Two APIs turn what they were asked about inside out; those are written by hand.
 """
 
 from __future__ import annotations
@@ -23,12 +23,22 @@ _CODES: Final = ("ErrorCode", "PartitionErrorCode", "AcknowledgeErrorCode")
 _TEXT: Final = "ErrorMessage"
 
 
-def refusal(request: Request, code: int, text: str | None = None) -> bytes | None:
-    """The frame that refuses a request; None if its API has no place for an error."""
+def refusal(
+    request: Request, code: int, text: str | None = None, *, or_nothing: bool = False
+) -> bytes | None:
+    """The frame that refuses a request; None if its API has no place for an error.
+
+    With `or_nothing` it is then an answer without anything in it, as from a cluster that has nothing:
+    for requests that changed nothing and would have been told nothing.
+    """
     version = request.version
     response = load().response(request.api)
-    body = _struct(response.fields, load().request(request.api).fields, request.body, version, code, text)
-    if not _says(response.fields, body):
+    by_hand = _BY_HAND.get(request.api)
+    if by_hand is not None:
+        body = by_hand(request.body, code, text)
+    else:
+        body = _struct(response.fields, load().request(request.api).fields, request.body, version, code, text)
+    if not or_nothing and not _says(response.fields, body):
         return None
     return encode_response(request.api, version, Response(request.correlation_id, body))
 
@@ -80,7 +90,7 @@ def _mirrored(
     text: str | None,
 ) -> list[dict[str, Any]]:
     if not _carries_code(field):
-        return []
+        return _echoed(field, asked)
     source = _source(field, asked_fields, asked)
     if source is None:
         return []
@@ -95,6 +105,35 @@ def _mirrored(
                 element[key] = value
             elements.append(element)
     return elements
+
+
+def _echoed(field: Field, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the error is about, where it is a list of its own, such as the parts of a quota's entity."""
+    names = {inner.name for inner in field.fields}
+    return [
+        {name: value for name, value in one.items() if name in names} for one in asked.get(field.name) or []
+    ]
+
+
+def _scram_users(asked: Mapping[str, Any], code: int, text: str | None) -> dict[str, Any]:
+    names = dict.fromkeys(one["Name"] for key in ("Deletions", "Upsertions") for one in asked.get(key, ()))
+    return {"Results": [{"User": name, "ErrorCode": code, "ErrorMessage": text} for name in names]}
+
+
+def _log_dirs(asked: Mapping[str, Any], code: int, text: str | None) -> dict[str, Any]:
+    del text
+    results = [
+        {
+            "TopicName": topic["Name"],
+            "Partitions": [{"PartitionIndex": number, "ErrorCode": code} for number in topic["Partitions"]],
+        }
+        for directory in asked.get("Dirs", ())
+        for topic in directory["Topics"]
+    ]
+    return {"Results": results}
+
+
+_BY_HAND: Final = {"AlterUserScramCredentials": _scram_users, "AlterReplicaLogDirs": _log_dirs}
 
 
 def _carries_code(field: Field) -> bool:

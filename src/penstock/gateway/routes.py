@@ -32,8 +32,6 @@ _LISTING: Final = frozenset(("Metadata", "DescribeCluster"))
 # The broker waits on purpose: for data, for members, for replicas. No service time is counted.
 _WAITING: Final = frozenset(("Fetch", "ShareFetch", "JoinGroup", "SyncGroup"))
 _WATCHED: Final = frozenset(("Produce", "DeleteTopics"))
-# Reading a setting is everybody's; only what is set is held against the list of allowed ones.
-_READING_CONFIGS: Final = frozenset(("DescribeConfigs",))
 
 
 class Route:
@@ -60,8 +58,6 @@ class Route:
         self.response: Program | Action = TAKE
         if how is Treatment.SPLICED:
             outward = changed(api, Direction.REQUEST)
-            if api in _READING_CONFIGS:
-                outward -= {Kind.CONFIG_NAME}
             self.request = program(
                 api_key, version, Direction.REQUEST, outward, watched=api in _WATCHED and self.produces
             )

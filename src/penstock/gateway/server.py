@@ -28,10 +28,12 @@ from penstock.gateway.dialogue import versions_answer
 from penstock.gateway.hosts import Host, host_name, parse_host
 from penstock.gateway.metering import Acks, Source, Usage
 from penstock.gateway.placement import spread
+from penstock.gateway.platform import Platform
 from penstock.gateway.routes import routes
 from penstock.gateway.session import Session
 from penstock.gateway.settings import Routing
 from penstock.gateway.states import Event, State, advance
+from penstock.gateway.telemetry import Telemetry
 from penstock.gateway.tenancy import Realm
 from penstock.gateway.upstream import KEYS_KEPT_MAX
 from penstock.kafka.connection import Connection
@@ -91,6 +93,7 @@ class Gateway:
         self.doorkeeper = Doorkeeper(settings.bounds)
         self.counted_by = Source(config.cluster, settings.gateway, os.urandom(8).hex())
         self.acks = Acks()
+        self.telemetry = Telemetry()
         self.nobody = Usage()
         self.usage: dict[LogicalClusterId, Usage] = {}
         self.denials: dict[Denial, int] = dict.fromkeys(Denial, 0)
@@ -100,6 +103,7 @@ class Gateway:
         self.versions: dict[int, tuple[dict[str, object], dict[str, object]]] = {}
         self.dials = asyncio.Semaphore(settings.bounds.dials_at_once)
         self.upstream_tls: ssl.SSLContext | None = None
+        self.platform: Platform | None = None  # from the start on
         self._tls: ssl.SSLContext | None = None
         self._wanted: WeakKeyDictionary[ssl.SSLObject, Host] = WeakKeyDictionary()
         self._numbers = itertools.count(1)
@@ -116,9 +120,11 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen; returns when what the brokers speak is known of at least one."""
-        self._password = lru_cache(maxsize=KEYS_KEPT_MAX)(_platform_key(self.settings).password)
+        key = _platform_key(self.settings)
+        self._password = lru_cache(maxsize=KEYS_KEPT_MAX)(key.password)
         if self.settings.upstream_ca is not None:
             self.upstream_tls = tls_trusting(self.settings.upstream_ca)
+        self.platform = Platform(self.config.brokers, key, self.upstream_tls)
         if self.settings.certificate is not None:
             self._tls = self._tls_context()
         routes(restricted=False)  # they take their time, which no connection should have to wait for
@@ -167,6 +173,8 @@ class Gateway:
         for session in list(self.sessions.values()):
             session.abort("the gateway ends")
         await self._empty.wait()
+        if self.platform is not None:
+            await self.platform.close()
         self._hand_out()
 
     @property
@@ -398,6 +406,7 @@ class Gateway:
             if session.realm is not None:
                 session.asking.routes = routes(restricted=session.realm.restricted)
         self.doorkeeper.forget(set(config.tenant_of))
+        self.telemetry.forget(config.tenant_of)
 
     async def _follow(self, source: ConfigSource) -> None:
         async for config in source.follow():

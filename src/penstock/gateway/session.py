@@ -230,7 +230,7 @@ class Session(asyncio.Protocol):
             return
         if out:
             self.send(out)
-        if self.realm is not None and self.outward.missed and self.requests.between_frames:
+        if self.realm is not None and self.outward.misses.ids and self.requests.between_frames:
             self.dialogue.look_up()
 
     def pause_writing(self) -> None:
@@ -262,6 +262,7 @@ class Session(asyncio.Protocol):
         self.outward = Outward(realm, sessions, fetching)
         self.inward = Inward(realm, sessions, fetching)
         self.teaching = Teaching(realm, sessions, fetching)
+        self.inward.misses = self.teaching.misses = self.outward.misses
         self.requests.names = self.server.outward_names(self.outward)
         answering = _Answering(self)
         self.responses = Responses(answering, self.inward, self.limits)

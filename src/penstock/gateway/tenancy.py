@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from penstock.gateway.apis import INWARD_KINDS, OUTWARD_KINDS
 from penstock.gateway.fetches import FetchSessions
 from penstock.gateway.patterns import above, below
-from penstock.gateway.topics import MISSES_MAX, TopicIds
+from penstock.gateway.topics import Misses, TopicIds
 from penstock.model.errors.plans import NameRefused
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX
 from penstock.wire.names import Names
@@ -147,7 +147,7 @@ class Outward(Names):
         self.topics = realm.topics
         self.known_ids = realm.topics.by_id
         self.sessions = sessions
-        self.missed: set[bytes] = set()  # ids to be looked up
+        self.misses = Misses()
 
     def topic(self, name: bytes) -> bytes:
         if len(name) > self.name_bytes_max:
@@ -163,8 +163,7 @@ class Outward(Names):
     def topic_id(self, topic_id: bytes) -> bytes:
         if topic_id in self.known_ids:
             return topic_id
-        if len(self.missed) < MISSES_MAX:
-            self.missed.add(topic_id)
+        self.misses.add(topic_id)
         return self.topics.masked(topic_id)
 
     def replica_id(self, replica_id: int) -> int:
@@ -216,6 +215,7 @@ class Inward(Names):
         self.topics = realm.topics
         self.known_ids = realm.topics.by_id
         self.sessions = sessions
+        self.misses = Misses()  # those of the requests, once there is a connection
         self.lists_brokers = False  # the answer at hand is a list of brokers, not one coordinator
 
     def topic(self, name: bytes) -> bytes | None:
@@ -268,6 +268,8 @@ class Inward(Names):
         return None if _PRIVATE.search(own) else own
 
     def session(self, session_id: int) -> int:
+        if self.misses.open:
+            return NO_SESSION
         if session_id > 0 and session_id not in self.sessions:
             if len(self.sessions) >= SESSIONS_REMEMBERED_MAX:
                 self.sessions.pop(next(iter(self.sessions)))

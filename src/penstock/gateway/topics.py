@@ -5,6 +5,7 @@ in an answer to the tenant is *masked*: it goes to the broker as another id that
 so that a foreign id and an invented one get the very same answer, UNKNOWN_TOPIC_ID, and comes back
 unmasked. An id that is the tenant's all the same (learned through another gateway, or before a
 restart) is masked once, too: the error is one that clients repeat, and meanwhile the id is looked up.
+What they repeat must not be a session's next fetch, which names nothing again: see `Misses`.
 """
 
 from __future__ import annotations
@@ -48,3 +49,30 @@ class TopicIds:
     def masked(self, topic_id: bytes) -> bytes:
         """An id in the place of one that is not known; masking it again gives the first one back."""
         return (int.from_bytes(topic_id) ^ self._mask).to_bytes(ID_BYTES)
+
+
+class Misses:
+    """Ids that one connection's requests have named and nobody knows yet.
+
+    While there are any, no fetch session comes about: the broker would go on with the masked id, and a
+    client that keeps to its session never names the right one again.
+    """
+
+    __slots__ = ("ids", "open")
+
+    def __init__(self) -> None:
+        self.ids: set[bytes] = set()  # to be looked up
+        self.open = False  # until those that were looked up are known
+
+    def add(self, topic_id: bytes) -> None:
+        self.open = True
+        if len(self.ids) < MISSES_MAX:
+            self.ids.add(topic_id)
+
+    def take(self) -> set[bytes]:
+        taken, self.ids = self.ids, set()
+        return taken
+
+    def settle(self) -> None:
+        """What was taken is known now, as far as it is the tenant's."""
+        self.open = bool(self.ids)

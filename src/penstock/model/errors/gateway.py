@@ -54,3 +54,19 @@ class AnswerUnexpected(PenstockError):
     fault = Fault.UPSTREAM
     text = "the broker answered {found}, {expected} was expected"
     hint = "The connection is closed; clients connect again by themselves."
+
+
+class GatewayNotRunning(PenstockError):
+    code = "PEN-4008"
+    fault = Fault.CALLER
+    exit_code = Exit.UNHEALTHY
+    text = "no gateway runs with {config}"
+    hint = "Start one: penstock gateway run --config {config}"
+
+
+class DrainTimedOut(PenstockError):
+    code = "PEN-4009"
+    exit_code = Exit.UNHEALTHY
+    retriable = True
+    text = "gateway {gateway} (process {pid}) still runs after {seconds:.0f} s"
+    hint = "Clients that answer slowly hold it; drain again, or end the process."

@@ -1,0 +1,97 @@
+"""Which gateways run with a configuration file: each says so in a small file beside it.
+
+    gateway.yaml
+    gateway.yaml.4711.run      pid, when it started, where it listens, where its metrics are
+
+There may be two for a while, when one takes over from another. A file whose process is gone, or
+whose number belongs to another process by now, is taken away by whoever looks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.fleet.layout import write_atomically
+from penstock.model.keys import METRIC_PREFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUFFIX: Final = ".run"
+METRICS_SECONDS: Final = 5.0
+SHOWN: Final = ("connections", "tenants", "requests", "denials")
+STARTED_SECONDS_APART: Final = 0.5  # at which two starts are different processes'
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    pid: int
+    started: float  # seconds since the epoch, as the operating system has it
+    gateway: str
+    bootstrap: str
+    metrics: str  # its address; empty if it has none
+
+    @property
+    def alive(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started) < STARTED_SECONDS_APART
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+
+def announce(config: Path, gateway: str, bootstrap: str, metrics: str = "") -> Path:
+    """This process serves; whoever ends it takes the file away."""
+    pid = os.getpid()
+    said = Running(pid, psutil.Process(pid).create_time(), gateway, bootstrap, metrics)
+    path = config.with_name(f"{config.name}.{pid}{SUFFIX}")
+    write_atomically(path, json.dumps(asdict(said)))
+    return path
+
+
+def running(config: Path) -> list[Running]:
+    """Those that live, the one that started first in front."""
+    found = []
+    for path in config.parent.glob(f"{config.name}.*{SUFFIX}"):
+        try:
+            one = Running(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, TypeError):
+            continue  # not ours
+        if one.alive:
+            found.append(one)
+        else:
+            with suppress(OSError):
+                path.unlink()
+    return sorted(found, key=lambda one: one.started)
+
+
+def figures(metrics: str) -> dict[str, Any]:
+    """Connections, tenants and refusals as the gateway counts them; nothing if it does not tell."""
+    if not metrics:
+        return {}
+    try:
+        with urlopen(metrics, timeout=METRICS_SECONDS) as answer:  # noqa: S310  (an address of our own)
+            text = answer.read().decode()
+    except (URLError, OSError):
+        return {}
+    area = METRIC_PREFIX + "gateway_"
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        sums[family.name.removeprefix(area)] = sum(
+            sample.value for sample in family.samples if not sample.name.endswith("_created")
+        )
+    return {
+        name: int(sums[name]) for name in ("connections", "tenants", "requests", "denials") if name in sums
+    }

@@ -31,7 +31,8 @@ from penstock.gateway.states_topic import GATEWAY_USER, gateway_rules
 from penstock.kafka import acls, users
 from penstock.kafka.following import Follower
 from penstock.kafka.log import ensure_topic
-from penstock.kafka.ownership import SESSION_SECONDS, Ownership
+from penstock.kafka.membership import SESSION_SECONDS
+from penstock.kafka.ownership import Ownership
 from penstock.kafka.partitions import TopicPartition
 from penstock.kafka.security import Mechanism
 from penstock.kafka.topics import NewTopic
@@ -53,12 +54,17 @@ from penstock.model.errors.control import NotActive, NotCaughtUp
 from penstock.model.events import RegistryRecord, entity_of
 from penstock.model.keys import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
 from penstock.model.schema import EVENT_BYTES_MAX
+from penstock.quota.reports import GONE_SECONDS
+from penstock.quota.told import Told
+from penstock.quota.topics import ensure_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.control.reach import Clusters, Provisioner, Reach
     from penstock.kafka.client import Client
+    from penstock.model.events import QuotaShares
+    from penstock.model.ids import LogicalClusterId
     from penstock.wire.records import Record
 
 LOAD_SECONDS: Final = 10.0  # between two looks at the brokers' load
@@ -123,7 +129,8 @@ class Home:
         return [Put(made)]
 
     async def prepare(self, client: Client, reach: Reach) -> None:
-        """What every physical cluster needs besides its tenants: the gateways' own user."""
+        """What every physical cluster needs besides its tenants: the gateways' own user, and the topics
+        that quotas go over."""
         password = reach.key.password(GATEWAY_USER)
         credential = Credential(GATEWAY_USER, password, Mechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
         made = await users.alter(client, upsert=[credential])
@@ -131,6 +138,7 @@ class Home:
         for answer in (*made.values(), *ruled.values()):
             if answer is not None:
                 raise answer
+        await ensure_topics(client)
 
 
 def _registration(registry: Registry, reach: Reach, now: int) -> Change | None:
@@ -159,6 +167,7 @@ class ControlPlane:
         self._building = self._registry
         self._dirty: set[str] = set()
         self.loads: dict[str, float] = {}
+        self.shares: dict[LogicalClusterId, QuotaShares] = {}
         self.role = Role.STARTING
         self._owns = asyncio.Event()
         self._owned_not = asyncio.Event()
@@ -186,6 +195,7 @@ class ControlPlane:
                 group.create_task(ownership.run()),
                 group.create_task(self._reign_whenever(ownership)),
                 group.create_task(self._observe()),
+                group.create_task(self._listen()),
             ]
             await stop.wait()
             for task in tasks:
@@ -265,6 +275,28 @@ class ControlPlane:
                 unit = TABLES[physical.capacity if physical is not None else "laptop"]
                 self.loads = smoothed(self.loads, await observer.loads(reach, unit))
             await asyncio.sleep(LOAD_SECONDS)
+
+    async def _listen(self) -> None:
+        """What coordinators tell gateways, of every cluster that is known."""
+        following: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                known = {reach.id for reach in self.clusters.known}
+                for cluster in following.keys() - known:
+                    following.pop(cluster).cancel()
+                for cluster in known - following.keys():
+                    told = Told(self.clusters.client(cluster), news=self._news)
+                    following[cluster] = asyncio.create_task(told.follower.run())
+                await asyncio.sleep(LOAD_SECONDS)
+                oldest = int((time.time() - GONE_SECONDS) * 1000)
+                self.shares = {t: told for t, told in self.shares.items() if told.time_ms >= oldest}
+        finally:
+            for task in following.values():
+                task.cancel()
+            await asyncio.gather(*following.values(), return_exceptions=True)
+
+    def _news(self, told: QuotaShares) -> None:
+        self.shares[told.tenant] = told
 
     # Following
 

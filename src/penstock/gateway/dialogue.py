@@ -316,7 +316,7 @@ class Dialogue:
         session.forward(frame, CORRELATION_ID, session.asking.routes[METADATA, LOOK_UP_VERSION], then)
         session.send(session.to_broker)
 
-    async def ask_metadata(self, topics: list[dict[str, Any]], version: int) -> dict[str, Any]:
+    async def ask_metadata(self, topics: list[dict[str, Any]] | None, version: int) -> dict[str, Any]:
         frame = await self.exchange(encode_request(_metadata_request(topics)))
         return decode_response("Metadata", version, frame).body
 
@@ -349,7 +349,7 @@ def decoded(frame: bytes) -> Request:
     return Request(api, version, correlation_id, header["ClientId"], body, header.get("_tags"))
 
 
-def _metadata_request(topics: list[dict[str, Any]]) -> Request:
+def _metadata_request(topics: list[dict[str, Any]] | None) -> Request:
     body = {"Topics": topics, "AllowAutoTopicCreation": False}
     return Request("Metadata", LOOK_UP_VERSION, CORRELATION_ID, CLIENT_ID, body)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from bench.frame import Result, Run, main
-from penstock.cli.data import append, partitions_of
+from penstock.cli.data import partitions_of
 from penstock.cli.remote import Control
 from penstock.control.gateways import free_ports
 from penstock.control.local import write_gateway_file
@@ -33,6 +33,7 @@ from penstock.fleet.readiness import wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.supervisor import stop_nodes
 from penstock.kafka import topics
+from penstock.kafka.appending import append
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.errors import PenstockError

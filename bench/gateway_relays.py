@@ -105,9 +105,9 @@ def _targets(fleet: LocalFleet, home: Path, processes: list[subprocess.Popen[byt
         found["haproxy"] = Target("haproxy", "127.0.0.1", plain, **through, pid=pid)
         found["haproxy-tls"] = Target("haproxy-tls", "127.0.0.1", tls, **through, tls=trust, pid=pid)
     try:
-        bootstrap = _free_port()
+        bootstrap = free_port()
         processes.append(kroxylicious.start(home, TENANT, node.spec.id, port, bootstrap))
-        _wait(bootstrap)
+        wait_listening(bootstrap)
         peer = {**through, "prefix": ""}
         found["kroxylicious"] = Target("kroxylicious", "127.0.0.1", bootstrap, **peer, pid=processes[-1].pid)
     except (kroxylicious.Missing, AssertionError) as missing:
@@ -132,7 +132,7 @@ def _targets(fleet: LocalFleet, home: Path, processes: list[subprocess.Popen[byt
 def _haproxy(
     home: Path, port: int, certificate: Path, processes: list[subprocess.Popen[bytes]]
 ) -> tuple[int, int]:
-    plain, tls = _free_port(), _free_port()
+    plain, tls = free_port(), free_port()
     pem = home / "haproxy.pem"
     pem.write_bytes(certificate.read_bytes())
     config = home / "haproxy.cfg"
@@ -145,7 +145,7 @@ def _haproxy(
         f"backend kafka\n  server b1 127.0.0.1:{port}\n"
     )
     processes.append(subprocess.Popen(["haproxy", "-db", "-f", str(config)], stderr=subprocess.DEVNULL))
-    _wait(plain)
+    wait_listening(plain)
     return plain, tls
 
 
@@ -158,7 +158,7 @@ def _gateway(
     processes: list[subprocess.Popen[bytes]],
 ) -> int:
     home.mkdir()
-    port = _free_port()
+    port = free_port()
     node = fleet.nodes[0]
     address = f"127.0.0.1:{node.spec.ports[Listener.GATEWAY]}"
     document = {
@@ -200,18 +200,18 @@ def _gateway(
     command = [sys.executable, "-m", "penstock", "gateway", "run", "--config", str(file)]
     with (home / "log").open("wb") as log:
         processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    _wait(port)
+    wait_listening(port)
     return port
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
 
 
-def _wait(port: int) -> None:
+def wait_listening(port: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

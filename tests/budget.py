@@ -46,7 +46,7 @@ AREAS: Final[dict[str, Budget]] = {
     # the platform
     "gateway": Budget(pure=12, kafka=150),
     "control": Budget(pure=20, kafka=150),
-    "quota": Budget(pure=10),
+    "quota": Budget(pure=14, kafka=50),
     "balance": Budget(pure=8, kafka=45),
     "health": Budget(),
     "tier": Budget(),

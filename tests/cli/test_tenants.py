@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ from penstock.model.errors.control import (
 )
 from penstock.model.errors.gateway import ListenFailed
 from penstock.model.errors.settings import SettingInvalid, UsageInvalid
+from penstock.model.events import QuotaShares
+from penstock.model.ids import LogicalClusterId
 from tests.control.ground import PHYSICAL
 from tests.control.paper_plane import ROOT, PaperPlane
 from tests.ground.fleet import wait_for
@@ -366,3 +369,56 @@ async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ListenFailed):
             await run_control(Running(Layout(tmp_path), f"127.0.0.1:{port}", 6.0), told=print)
+
+
+def shares_of(cluster: str, used: float) -> QuotaShares:
+    split = {"gw-1": {"ingress_bytes": 5e6}}
+    return QuotaShares(
+        tenant=LogicalClusterId(cluster),
+        epoch=1,
+        sequence=1,
+        time_ms=int(time.time() * 1000),
+        valid_ms=600_000,
+        quota={"ingress_bytes": 5e6},
+        shares=split,
+        limits=split,
+        used={"gw-1": {"ingress_bytes": used}},
+        throttled={"gw-1": {"ingress_bytes": 0.25}},
+        levels={"connections": 7},
+    )
+
+
+def test_a_quota_is_set_shown_and_given_back(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+    here("cluster", "create", "shop", "--no-key")
+    cluster = plane.registry.cluster("shop")
+    plane.shares[cluster.tenant] = shares_of(cluster.id, 1_500_000.0)
+
+    assert here("quota", "set", "shop", "--ingress", "2MB/s", "--requests", "70").code == 0
+    assert here("quota", "set", "shop", "--requests", "default").code == 0
+    ran = here("quota", "show", "shop")
+
+    assert plane.registry.cluster("shop").overrides == {"ingress_bytes": 2e6}
+    for word in ("ingress", "2M", "1.5M", "gw-1", "25%"):
+        assert word in ran.out
+    assert here("quota", "show", "shop", "-o", "json").data["gateways"][0]["share"] == 5e6
+
+
+def test_a_quota_is_not_set_to_nothing(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+    del plane
+    here("cluster", "create", "shop", "--no-key")
+
+    assert here("quota", "set", "shop").code == Exit.USAGE
+    assert here("quota", "set", "shop", "--ingress", "much").code == Exit.USAGE
+
+
+def test_who_uses_most_is_shown_first(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+    for name, used in (("quiet", 1e4), ("busy", 4e6)):
+        here("cluster", "create", name, "--no-key")
+        cluster = plane.registry.cluster(name)
+        plane.shares[cluster.tenant] = shares_of(cluster.id, used)
+
+    ran = here("usage", "top", "--by", "ingress")
+
+    assert ran.out.index("busy") < ran.out.index("quiet")
+    assert "80%" in ran.out
+    assert [row["name"] for row in here("usage", "top", "-n", "1", "-o", "json").data] == ["busy"]

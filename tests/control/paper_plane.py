@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.control.checker import Difference
     from penstock.model.entities import Entity
+    from penstock.model.events import QuotaShares
+    from penstock.model.ids import LogicalClusterId
 
 ROOT = "root-secret"
 
@@ -30,6 +32,7 @@ class PaperPlane:
     paper: Paper = field(default_factory=lambda: Paper.with_cells(2, bootstrap="127.0.0.1:28001"))
     role: Role = Role.ACTIVE
     loads: dict[str, float] = field(default_factory=dict)
+    shares: dict[LogicalClusterId, QuotaShares] = field(default_factory=dict)
     carries: bool = True
     found: tuple[Difference, ...] = ()
     not_empty: tuple[str, ...] = ()  # adopted clusters

@@ -13,8 +13,11 @@ from penstock.gateway.server import Gateway
 from penstock.gateway.settings import GatewaySettings, TenantsFrom, parse_gateway
 from penstock.gateway.states_topic import StateSource, state_source, tenant_of
 from penstock.kafka.client import Client
+from penstock.kafka.log import read
+from penstock.kafka.partitions import TopicPartition
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.entities import ApiKey, NetworkRule
+from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import PlatformKeyMissing
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.errors.wire import LoginRefused
@@ -149,7 +152,7 @@ async def test_gateways_start_and_serve_while_no_control_plane_runs(
 
 
 @pytest.mark.kafka
-async def test_the_gateways_user_may_read_the_state_and_nothing_else(
+async def test_the_gateways_user_may_read_state_and_shares_write_reports_and_nothing_else(
     office: Office, control_fleet: Fleet
 ) -> None:
     del office
@@ -158,10 +161,17 @@ async def test_the_gateways_user_may_read_the_state_and_nothing_else(
     user = "_penstock.gateway"
     security = Security(Login(user, key.password(user), Mechanism.SCRAM_SHA_512))
     async with Client(control_fleet.gateway_bootstrap, security) as client:
-        answer = await client.call("Metadata", {"Topics": None})
+        read_or_written = {"_penstock.state", "_penstock.quota", "_penstock.usage", "_penstock.pressure"}
+
+        async def sees_these() -> bool:
+            answer = await client.call("Metadata", {"Topics": None})
+            return {topic["Name"] for topic in answer["Topics"]} == read_or_written
+
+        await eventually(sees_these)
+        with pytest.raises(PenstockError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await read(client, TopicPartition("_penstock.usage", 0), 0)
 
     assert settings.tenants_from is TenantsFrom.STATE
-    assert {topic["Name"] for topic in answer["Topics"]} == {"_penstock.state"}
 
 
 def test_a_state_becomes_the_tenant_a_gateway_goes_by() -> None:
@@ -175,7 +185,7 @@ def test_a_state_becomes_the_tenant_a_gateway_goes_by() -> None:
         ),
         brokers=(BrokerId(1),),
         network=NetworkRule(deny=("10.0.0.0/8",)),
-        quota={"connections": 7.0, "connection_attempts": 2.0},
+        quota={"connections": 7.0, "connection_attempts": 2.0, "ingress_bytes": 5e6, "partitions": 40.0},
     )
 
     tenant = tenant_of(state)
@@ -183,6 +193,8 @@ def test_a_state_becomes_the_tenant_a_gateway_goes_by() -> None:
     assert [key.id for key in tenant.keys] == ["K" * 16]  # one of an account that is not there is left out
     assert tenant.accounts[account].generation == 3
     assert (tenant.limits.connections_max, tenant.limits.connection_attempts_per_second) == (7, 2.0)
+    assert tenant.limits.partitions_max == 40
+    assert tenant.quota == {"ingress_bytes": 5e6}
     assert not tenant.network.admit("10.1.2.3")
 
 

@@ -10,13 +10,21 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.gateway.config import TenantLimits
+from penstock.gateway.partitions import judge
 from penstock.gateway.throttled import throttled_by
-from penstock.gateway.throttling import Quotas, TenantQuota, marked, place_of
+from penstock.gateway.throttling import Quotas, TenantQuota, lowered, marked, place_of
+from penstock.kafka import topics
+from penstock.kafka.client import Client
+from penstock.kafka.log import read
+from penstock.kafka.partitions import TopicPartition as Partition
+from penstock.model.errors import PenstockError
 from penstock.model.events import Dimension
 from penstock.model.ids import LogicalClusterId
+from penstock.wire.codes import Code
 from penstock.wire.definitions import load
-from penstock.wire.frames import Response, decode_response, encode_response
-from tests.ground.gateway import Access, RunningGateway, known_everywhere, new_access
+from penstock.wire.frames import Request, Response, decode_response, encode_request, encode_response
+from tests.ground.gateway import Access, RunningGateway, known_everywhere, new_access, raw_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,6 +123,76 @@ def test_versions_without_a_throttle_time_have_no_place_for_it() -> None:
     assert not place_of("SaslHandshake", 1).from_start
 
 
+def fetch(version: int, bytes_max: int, correlation_id: int = 1) -> bytes:
+    body = {"MaxWaitMs": 500, "MinBytes": 1, "MaxBytes": bytes_max, "IsolationLevel": 0, "Topics": []}
+    return encode_request(Request("Fetch", version, correlation_id, "a client", body))
+
+
+def test_a_fetch_of_any_version_asks_for_no_more_than_one_window_allows() -> None:
+    for version in load().request("Fetch").valid_versions:
+        assert lowered(fetch(version, 50_000_000), 1_000) == fetch(version, 1_000), version
+        assert lowered(fetch(version, 900), 1_000) == fetch(version, 900), version
+
+
+def test_only_fetches_are_lowered_and_halves_of_requests_stay_as_they_are() -> None:
+    other = encode_request(Request("Metadata", 12, 3, "a client", {"Topics": None}))
+    both = other + fetch(12, 5_000_000) + fetch(16, 6_000_000)
+
+    assert lowered(both, 1_000) == other + fetch(12, 1_000) + fetch(16, 1_000)
+    for cut in range(len(other), len(other) + 30):
+        assert lowered(both[:cut], 1_000)[: len(other)] == other
+        assert len(lowered(both[:cut], 1_000)) == cut
+
+
+def creation(version: int, *topics: tuple[str, int], **more: Any) -> Request:
+    asked = [{"Name": n, "NumPartitions": c, "ReplicationFactor": 1, "Assignments": []} for n, c in topics]
+    return Request("CreateTopics", version, 1, "t", {"Topics": asked, "ValidateOnly": False, **more})
+
+
+class Tokens:
+    def __init__(self, rate: float) -> None:
+        self.quota = TenantQuota()
+        self.quota.retune({Dimension.PARTITION_CHANGES: rate}, now=0.0)
+
+    def __call__(self, count: float) -> float:
+        return self.quota.charge({Dimension.PARTITION_CHANGES: count}, now=0.0)[0]
+
+
+def test_partitions_beyond_the_number_are_refused_and_the_rest_is_made() -> None:
+    judged = judge(creation(7, ("a", 4), ("b", 9), ("c", 1)), {"old": (5, 3)}, 10, Tokens(100.0))
+
+    assert [topic["Name"] for topic in judged.request.body["Topics"]] == ["a", "c"]
+    assert [(one.name, one.code) for one in judged.refused] == [("b", Code.POLICY_VIOLATION)]
+    assert judged.changes == 5
+
+
+def test_a_client_that_knows_of_the_error_is_refused_while_there_is_debt_and_an_old_one_waits() -> None:
+    tokens, old = Tokens(2.0), Tokens(2.0)
+
+    judged = judge(creation(7, ("a", 6), ("b", 1)), {}, None, tokens)
+    waits = judge(creation(5, ("a", 6), ("b", 2)), {}, None, old)
+
+    assert [(one.name, one.code) for one in judged.refused] == [("b", Code.THROTTLING_QUOTA_EXCEEDED)]
+    assert judged.wait_seconds == 2.0
+    assert (waits.refused, waits.changes, waits.wait_seconds) == ((), 8, 3.0)
+
+
+def test_asking_whether_a_topic_could_be_made_costs_nothing() -> None:
+    tokens = Tokens(1.0)
+
+    judged = judge(creation(7, ("a", 50), ValidateOnly=True), {}, None, tokens)
+
+    assert (judged.changes, judged.wait_seconds, tokens(0.0)) == (0, 0.0, 0.0)
+
+
+def test_more_partitions_of_a_topic_count_by_how_many_are_new() -> None:
+    asked = [{"Name": "old", "Count": 8, "Assignments": None}]
+    request = Request("CreatePartitions", 3, 1, "t", {"Topics": asked, "ValidateOnly": False})
+
+    assert judge(request, {"old": (5, 3)}, 8, Tokens(100.0)).changes == 3
+    assert judge(request, {"old": (5, 3)}, 7, Tokens(100.0)).refused[0].code == Code.POLICY_VIOLATION
+
+
 class Ground:
     """A gateway with limits, and two tenants of whom the first has some."""
 
@@ -197,3 +275,65 @@ def test_a_consumer_beyond_its_limit_is_told_to_wait_and_reads_everything(ground
     assert waits
     assert quota.throttled_seconds[Dimension.EGRESS_BYTES] > 0
     assert neighbour == []
+
+
+@pytest.mark.kafka
+def test_a_fetch_is_lowered_to_what_one_window_allows(ground: Ground) -> None:
+    ground.topic(ground.free)
+    ground.topic(ground.limited)
+    ground.produce(ground.limited, 10)
+    ground.limit(Dimension.EGRESS_BYTES, 3 * RECORD_BYTES)
+
+    async def fetched() -> int:
+        async with Client(ground.limited.bootstrap, ground.limited.security()) as client:
+            return len((await read(client, Partition("load", 0), 0, wait_ms=1000)).records)
+
+    assert 0 < asyncio.run(fetched()) <= 3
+
+
+@pytest.mark.kafka
+def test_partitions_are_limited_in_number_and_in_how_fast_they_come_and_go(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    limits = TenantLimits(partitions_max=6)
+    quotas = Quotas()
+    running = make_gateway(
+        new_access(limits=limits, quota={Dimension.PARTITION_CHANGES: 0.01}), session=throttled_by(quotas)
+    )
+    (access,) = running.accesses
+
+    async def ask(*wanted: topics.NewTopic) -> list[object]:
+        async with Client(access.bootstrap, access.security()) as client:
+            return list((await topics.create(client, wanted)).values())
+
+    many = asyncio.run(ask(topics.NewTopic("many", 7, 3)))
+    few = asyncio.run(ask(topics.NewTopic("few", 2, 3)))
+    soon = asyncio.run(ask(topics.NewTopic("soon", 1, 3)))
+
+    assert [failure.facts["error_code"] for failure in many] == [Code.POLICY_VIOLATION]  # type: ignore[attr-defined]
+    assert not isinstance(few[0], PenstockError)
+    assert [failure.facts["error_code"] for failure in soon] == [Code.THROTTLING_QUOTA_EXCEEDED]  # type: ignore[attr-defined]
+    assert quotas.of(access.tenant.id).throttled_seconds[Dimension.PARTITION_CHANGES] > 0
+    assert running.gateway.usage[access.tenant.id].partition_changes == 2
+
+
+@pytest.mark.kafka
+def test_a_request_beyond_its_tenants_size_closes_the_connection_as_a_broker_would(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    running = make_gateway(
+        new_access(limits=TenantLimits(request_bytes_max=20_000)), session=throttled_by(Quotas())
+    )
+    (access,) = running.accesses
+
+    async def asked(size: int) -> bytes:
+        reader, writer = await raw_login(access)
+        body = {"Topics": [{"Name": "t" * 200} for _ in range(size // 200)]}
+        writer.write(encode_request(Request("Metadata", 12, 3, "t", body)))
+        async with asyncio.timeout(SECONDS_MAX):
+            answer = await reader.read(4)
+        writer.close()
+        return answer
+
+    assert asyncio.run(asked(2_000)) != b""
+    assert asyncio.run(asked(30_000)) == b""

@@ -133,6 +133,7 @@ def start_gateway(
     fleet: Fleet,
     accesses: Sequence[Access],
     *,
+    name: str = "test",
     kind: type[Gateway] = Gateway,
     bounds: Bounds | None = None,
     brokers: Sequence[Broker] | None = None,
@@ -148,7 +149,7 @@ def start_gateway(
         tuple(access.tenant for access in accesses),
     )
     made = GatewaySettings(
-        gateway="test",
+        gateway=name,
         listen="127.0.0.1",
         advertised_host="127.0.0.1",
         platform_key=secrets_directory / "platform.key",

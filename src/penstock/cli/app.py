@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "apply": "manifests:apply",
     "operation": "tenants:operation",
     "cell": "tenants:cell",
+    "quota": "quota:app",
+    "usage": "quota:usage",
     "control": "control:app",
     "gateway": "gateway:app",
     "olep": "olep:app",

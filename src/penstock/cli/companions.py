@@ -1,4 +1,4 @@
-"""What `penstock up` runs beside the fleet: a control plane, gateways, and a demo tenant with some traffic.
+"""What `penstock up` runs beside the fleet: a control plane, a coordinator, gateways, and a demo tenant.
 
 Each is a process of its own that ends when this one does, and is started again when it dies. Ports
 are chosen at the first start and kept while they are free.
@@ -22,7 +22,7 @@ import yaml
 
 from penstock.cli import keyring
 from penstock.cli.cluster import make_key
-from penstock.cli.data import append, partitions_of
+from penstock.cli.data import partitions_of
 from penstock.cli.remote import Control, connected
 from penstock.cli.settings import RemoteOptions
 from penstock.control.addresses import ADDRESS_FILE, URL_DEFAULT
@@ -32,6 +32,7 @@ from penstock.control.running import root_token
 from penstock.fleet.layout import Layout, write_atomically
 from penstock.fleet.local import LocalCluster, LocalFleet
 from penstock.kafka import topics
+from penstock.kafka.appending import append
 from penstock.kafka.partitions import TopicPartition
 from penstock.model.errors import PenstockError
 from penstock.model.errors.control import ProblemAnswered
@@ -39,6 +40,7 @@ from penstock.wire.codes import Code
 
 GATEWAY_PORT_FIRST: Final = 28001
 CONTROL_PORT: Final = int(URL_DEFAULT.rpartition(":")[2])
+COORDINATOR_LOG: Final = "coordinator.log"
 RESTART_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 10.0
 READY_SECONDS: Final = 60.0
@@ -101,7 +103,12 @@ class Companions:
         root_token(self.layout)
         gateways = [self._gateway(cluster) for cluster in self.fleet.clusters]
         words = ["control", "run", "--listen", f"127.0.0.1:{port}", "--home", str(self.layout.home)]
-        self.running = [Companion("control", words, self.layout.home / "control.log"), *gateways]
+        coordinate = ["quota", "coordinate", "--home", str(self.layout.home)]
+        self.running = [
+            Companion("control", words, self.layout.home / "control.log"),
+            Companion("coordinator", coordinate, self.layout.home / COORDINATOR_LOG),
+            *gateways,
+        ]
         tasks = [asyncio.create_task(companion.keep()) for companion in self.running]
         try:
             yield

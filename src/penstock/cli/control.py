@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from penstock.cli.output import show, table_of, tell
 from penstock.cli.remote import connected
 from penstock.cli.settings import Options, RemoteOptions
-from penstock.kafka.ownership import SESSION_SECONDS
+from penstock.kafka.membership import SESSION_SECONDS
 from penstock.model.entities import OperatorRole
 from penstock.model.errors import Exit
 from penstock.model.errors.control import Differs

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
@@ -15,22 +15,18 @@ from penstock.cli.keyring import kept_for
 from penstock.cli.output import Format, show, table_of, tell
 from penstock.cli.settings import Options
 from penstock.kafka import commits, groups, topics
+from penstock.kafka.appending import append
 from penstock.kafka.client import Client
 from penstock.kafka.log import bounds, read
 from penstock.kafka.partitions import TopicPartition
-from penstock.kafka.refusals import check
-from penstock.kafka.routing import LeaderOf
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.settings import UsageInvalid
 from penstock.olep.placing import partition_of
-from penstock.wire.codes import MISSING, STALE_METADATA
-from penstock.wire.compression import Compression
-from penstock.wire.records import Record, write
+from penstock.wire.records import Record
 
 topic = App(name="topic", help="A logical cluster's topics.")
 group = App(name="group", help="A logical cluster's consumer groups.")
 
-PRODUCE_BY_NAME_LAST: Final = 12
 BATCH_RECORDS_MAX: Final = 500
 TRIES_MAX: Final = 50  # while a new topic becomes known
 TRY_SECONDS: Final = 0.1
@@ -254,27 +250,3 @@ async def partitions_of(client: Client, name: str) -> list[TopicPartition]:
             return sorted(TopicPartition(*partition) for partition in leaders)
         await asyncio.sleep(TRY_SECONDS)
     raise AssertionError
-
-
-async def append(
-    client: Client, partition: TopicPartition, rows: Sequence[tuple[bytes | None, bytes]]
-) -> None:
-    """Acknowledged by all replicas in sync when this returns."""
-    now = int(time.time() * 1000)
-    records = [Record(number, now, key, value) for number, (key, value) in enumerate(rows)]
-    data = write(records, compression=Compression.LZ4)
-    body: dict[str, Any] = {
-        "TransactionalId": None, "Acks": -1, "TimeoutMs": 10_000,
-        "TopicData": [
-            {"Name": partition.topic, "PartitionData": [{"Index": partition.partition, "Records": data}]}
-        ],
-    }  # fmt: skip
-    to = LeaderOf(*partition)
-    for attempt in itertools.count(1):
-        answer = await client.call("Produce", body, to=to, newest=PRODUCE_BY_NAME_LAST)
-        said = answer["Responses"][0]["PartitionResponses"][0]
-        if said["ErrorCode"] not in STALE_METADATA | MISSING or attempt >= TRIES_MAX:
-            check("Produce", said["ErrorCode"], said.get("ErrorMessage"), f"partition {partition}")
-            return
-        await asyncio.sleep(TRY_SECONDS)
-        await client.leaders([partition.topic], strict=False)

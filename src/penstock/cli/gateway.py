@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import hashlib
 import logging
@@ -23,12 +24,14 @@ from penstock.cli.settings import Options
 from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.config import API_KEY_LENGTH, API_SECRET_LENGTH, GatewayConfig
 from penstock.gateway.metrics import MetricsServer
+from penstock.gateway.pressure import PressureWatch
 from penstock.gateway.provision import provision as provision_tenants
 from penstock.gateway.running import announce, figures, running
 from penstock.gateway.server import Gateway
 from penstock.gateway.settings import Bounds, GatewaySettings, TenantsFrom, read_gateway_file
-from penstock.gateway.sources import ConfigSource, FileSource
-from penstock.gateway.states_topic import state_source
+from penstock.gateway.shares import Reporter, Shares
+from penstock.gateway.sources import FileSource
+from penstock.gateway.states_topic import gateway_client, state_source
 from penstock.gateway.throttled import throttled_by
 from penstock.gateway.throttling import Quotas
 from penstock.kafka.client import Client
@@ -96,13 +99,40 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if until_stdin_ends:
         loop.add_reader(sys.stdin.fileno(), stop.set)
-    source: ConfigSource = FileSource(path)
-    if settings.tenants_from is TenantsFrom.STATE:
-        followed = state_source(settings, tenants)
-        tenants = await followed.first()
-        source = followed
-    gateway = Gateway(settings, tenants, source=source, session=throttled_by(Quotas()))
+    async with contextlib.AsyncExitStack() as ending:
+        gateway = await _started(settings, tenants, path, ending)
+        await _until(stop, gateway, path)
+
+
+async def _started(
+    settings: GatewaySettings, tenants: GatewayConfig, path: Path, ending: contextlib.AsyncExitStack
+) -> Gateway:
+    """With limits: those of its file, or its share of what the cluster's state says."""
+    if settings.tenants_from is TenantsFrom.FILE:
+        quotas = Quotas()
+        gateway = Gateway(settings, tenants, source=FileSource(path), session=throttled_by(quotas))
+        await gateway.start()
+        return gateway
+    source = state_source(settings, tenants)
+    tenants = await source.first()
+    client = await ending.enter_async_context(gateway_client(settings, tenants))
+    shares, reporter = Shares(client, settings.gateway, settings.gateways), Reporter()
+    gateway = Gateway(
+        settings, tenants, source=source, evidence=reporter, session=throttled_by(shares.quotas)
+    )
     await gateway.start()
+    for work in (shares.run(gateway), reporter.run(client), PressureWatch(gateway).run(client)):
+        ending.push_async_callback(_ended, asyncio.create_task(work))
+    return gateway
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _until(stop: asyncio.Event, gateway: Gateway, path: Path) -> None:
+    settings = gateway.settings
     gc.collect()
     gc.freeze()  # plans and routes stay: they need not be looked through again
     metrics, address = None, ""
@@ -112,7 +142,9 @@ async def _serve(
         tell(f"metrics on {address}")
     announced = announce(path, settings.gateway, gateway.bootstrap, address)
     try:
-        tell(f"gateway {settings.gateway} serves {len(tenants.tenants)} tenants at {gateway.bootstrap}")
+        tell(
+            f"gateway {settings.gateway} serves {len(gateway.config.tenants)} tenants at {gateway.bootstrap}"
+        )
         await stop.wait()
         tell("draining")
         await gateway.drain()

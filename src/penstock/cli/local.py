@@ -195,7 +195,7 @@ def _delete(layout: Layout) -> None:
             shutil.rmtree(directory)
     for path in (layout.supervisor_record, layout.supervisor_log, layout.fleet_file, layout.supervisor_lock):
         path.unlink(missing_ok=True)
-    for name in ("control.json", "control.log"):
+    for name in ("control.json", "control.log", "coordinator.log"):
         (layout.home / name).unlink(missing_ok=True)
 
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.control.checker import Difference
+    from penstock.model.events import QuotaShares
+    from penstock.model.ids import LogicalClusterId
 
 PAGE_MAX: Final = 500
 PAGE_DEFAULT: Final = 100
@@ -61,6 +63,7 @@ class Plane(Protocol):
 
     role: Any
     loads: dict[str, float]
+    shares: dict[LogicalClusterId, QuotaShares]  # of each tenant the last that was told
 
     @property
     def registry(self) -> Registry: ...
@@ -299,6 +302,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 def make_api(plane: Plane | None = None) -> FastAPI:
     """The app; without a plane it only describes itself."""
+    from penstock.control import quota_routes
     from penstock.control.routes import router
 
     app = FastAPI(
@@ -311,6 +315,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     )
     app.state.plane = plane
     app.include_router(router, responses=_documented())
+    app.include_router(quota_routes.router, responses=_documented())
     app.add_api_route("/metrics", _metrics, include_in_schema=False)
     app.add_api_route("/healthz", _healthy, include_in_schema=False)
     app.add_exception_handler(PenstockError, _ours)

@@ -182,7 +182,7 @@ async def create_cluster(call: Change, given: NewCluster, response: Response) ->
     if given.adopted is not None and call.registry.operation_of(call.request) is None:
         await call.plane.admit(given.adopted)
     decided = await call.decide(decide, LogicalCluster)
-    return _cluster_accepted(call, decided, response)
+    return accepted(call, decided, response)
 
 
 def _asked(registry: Registry, given: NewCluster) -> ClusterAsk:
@@ -224,7 +224,7 @@ async def update_cluster(
     decided = await call.decide(
         lambda r, a: decisions.update_cluster(r, a, cluster, version, given.values()), LogicalCluster
     )
-    return _cluster_accepted(call, decided, response)
+    return accepted(call, decided, response)
 
 
 @router.delete("/clusters/{cluster}", operation_id="deleteCluster", status_code=202, tags=["clusters"])
@@ -235,7 +235,7 @@ async def delete_cluster(
     version = expected_version(if_match)
     call.may(call.registry.cluster(cluster).id)
     decided = await call.decide(lambda r, a: decisions.delete_cluster(r, a, cluster, version), LogicalCluster)
-    return _cluster_accepted(call, decided, response)
+    return accepted(call, decided, response)
 
 
 @router.post("/clusters/{cluster}/move", operation_id="moveCluster", status_code=202, tags=["clusters"])
@@ -245,10 +245,10 @@ async def move_cluster(call: Change, cluster: Id, given: ClusterMove, response: 
     decided = await call.decide(
         lambda r, a: decisions.move_cluster(r, a, cluster, given.cell), LogicalCluster
     )
-    return _cluster_accepted(call, decided, response)
+    return accepted(call, decided, response)
 
 
-def _cluster_accepted(call: Call, decided: Decided, response: Response) -> ClusterAccepted:
+def accepted(call: Call, decided: Decided, response: Response) -> ClusterAccepted:
     located(response, decided)
     tag(response, decided.subject)
     subject = decided.subject

@@ -33,7 +33,8 @@ from penstock.gateway.states_topic import GATEWAY_USER, gateway_rules
 from penstock.kafka import acls, users
 from penstock.kafka.following import Follower
 from penstock.kafka.log import ensure_topic
-from penstock.kafka.ownership import SESSION_SECONDS, Ownership
+from penstock.kafka.membership import SESSION_SECONDS
+from penstock.kafka.ownership import Ownership
 from penstock.kafka.partitions import TopicPartition
 from penstock.kafka.security import Mechanism
 from penstock.kafka.topics import NewTopic
@@ -55,6 +56,9 @@ from penstock.model.errors.control import NotActive, NotCaughtUp, ProvisionerMis
 from penstock.model.events import RegistryRecord, entity_of
 from penstock.model.keys import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
 from penstock.model.schema import EVENT_BYTES_MAX
+from penstock.quota.reports import GONE_SECONDS
+from penstock.quota.told import Told
+from penstock.quota.topics import ensure_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,6 +67,8 @@ if TYPE_CHECKING:
     from penstock.control.observing import Observing
     from penstock.control.reach import Clusters, Provisioner, Reach
     from penstock.kafka.client import Client
+    from penstock.model.events import QuotaShares
+    from penstock.model.ids import LogicalClusterId
     from penstock.wire.records import Record
 
 LOAD_SECONDS: Final = 10.0  # between two looks at the brokers' load
@@ -127,7 +133,8 @@ class Home:
         return [Put(made)]
 
     async def prepare(self, client: Client, reach: Reach) -> None:
-        """What every physical cluster needs besides its tenants: the gateways' own user."""
+        """What every physical cluster needs besides its tenants: the gateways' own user, and the topics
+        that quotas go over."""
         password = reach.key.password(GATEWAY_USER)
         credential = Credential(GATEWAY_USER, password, Mechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
         made = await users.alter(client, upsert=[credential])
@@ -135,6 +142,7 @@ class Home:
         for answer in (*made.values(), *ruled.values()):
             if answer is not None:
                 raise answer
+        await ensure_topics(client)
 
 
 def _registration(registry: Registry, reach: Reach, now: int) -> Change | None:
@@ -177,6 +185,7 @@ class ControlPlane:
         self._averages = Averages()
         self._reliever = Reliever(self.decide, provisioner, self._watch.pace)
         self.loads: dict[str, float] = {}
+        self.shares: dict[LogicalClusterId, QuotaShares] = {}
         self.role = Role.STARTING
         self._owns = asyncio.Event()
         self._owned_not = asyncio.Event()
@@ -204,6 +213,7 @@ class ControlPlane:
                 group.create_task(ownership.run()),
                 group.create_task(self._reign_whenever(ownership)),
                 group.create_task(self._observe()),
+                group.create_task(self._listen()),
             ]
             await stop.wait()
             for task in tasks:
@@ -303,6 +313,28 @@ class ControlPlane:
             self._reliever.forget()
         elif self._watch.relieves and all(load_key(reach.id, cell.id) in seen.cells for cell in reach.cells):
             await self._reliever.look(self._registry, reach.id, self._averages)
+
+    async def _listen(self) -> None:
+        """What coordinators tell gateways, of every cluster that is known."""
+        following: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                known = {reach.id for reach in self.clusters.known}
+                for cluster in following.keys() - known:
+                    following.pop(cluster).cancel()
+                for cluster in known - following.keys():
+                    told = Told(self.clusters.client(cluster), news=self._news)
+                    following[cluster] = asyncio.create_task(told.follower.run())
+                await asyncio.sleep(LOAD_SECONDS)
+                oldest = int((time.time() - GONE_SECONDS) * 1000)
+                self.shares = {t: told for t, told in self.shares.items() if told.time_ms >= oldest}
+        finally:
+            for task in following.values():
+                task.cancel()
+            await asyncio.gather(*following.values(), return_exceptions=True)
+
+    def _news(self, told: QuotaShares) -> None:
+        self.shares[told.tenant] = told
 
     # Following
 

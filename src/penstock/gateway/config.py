@@ -72,6 +72,8 @@ class TenantLimits:
     connections_max: int = 1000
     connection_attempts_per_second: float = 80.0
     fetch_sessions_max: int = 200  # on each broker; more fetches than that go without a session
+    partitions_max: int | None = None  # of all topics, before replication
+    request_bytes_max: int | None = None  # of one request; beyond, the connection is closed, as Kafka does
 
 
 @dataclass(frozen=True, slots=True)

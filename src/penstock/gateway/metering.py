@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.model.events import ACKS_ALL, ACKS_LEADER, AckRange, Dimension, UsageReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.model.ids import LogicalClusterId, PhysicalClusterId
 
@@ -25,7 +25,17 @@ RANGES_OPEN_MAX: Final = 50_000  # beyond, new ranges are not kept: evidence is 
 class Usage:
     """One tenant's counters on this gateway."""
 
-    __slots__ = ("attempts", "bytes_in", "bytes_out", "connections", "requests", "service_seconds")
+    __slots__ = (
+        "attempts",
+        "bytes_in",
+        "bytes_out",
+        "connections",
+        "granted",
+        "partition_changes",
+        "requests",
+        "service_seconds",
+        "throttled_seconds",
+    )
 
     def __init__(self) -> None:
         self.bytes_in = 0
@@ -34,6 +44,9 @@ class Usage:
         self.service_seconds = 0.0
         self.connections = 0
         self.attempts = 0
+        self.partition_changes = 0  # of tenants that have a limit on them
+        self.throttled_seconds: Mapping[Dimension, float] = {}  # by what was too much
+        self.granted: Callable[[], Mapping[Dimension, float]] = dict  # what holds here of its quota
 
     def report(self, source: Source, tenant: LogicalClusterId, sequence: int, time_ms: int) -> UsageReport:
         used = {
@@ -42,6 +55,7 @@ class Usage:
             Dimension.REQUESTS: self.requests,
             Dimension.REQUEST_TIME_US: int(self.service_seconds * 1e6),
             Dimension.CONNECTION_ATTEMPTS: self.attempts,
+            Dimension.PARTITION_CHANGES: self.partition_changes,
         }
         levels = {str(Dimension.CONNECTIONS): self.connections}
         return UsageReport(
@@ -52,6 +66,7 @@ class Usage:
             tenant=tenant,
             time_ms=time_ms,
             used={str(name): value for name, value in used.items()},
+            throttled_ms={str(name): int(value * 1000) for name, value in self.throttled_seconds.items()},
             levels=levels,
         )
 

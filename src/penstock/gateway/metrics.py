@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from penstock.model.keys import METRIC_PREFIX, TENANT
+from penstock.gateway.pressure import in_flight
+from penstock.model.keys import BROKER, METRIC_PREFIX, TENANT
 
 if TYPE_CHECKING:
     import threading
@@ -57,11 +58,13 @@ class Figures:
             for tenant_label, total in sums.items():
                 family.add_metric([tenant_label], total)
             yield family
+        yield from self._limits()
         connections = GaugeMetricFamily(_AREA + "connections", "Open connections.", labels=["state"])
         states = Counter(session.life.state for session in list(gateway.sessions.values()))
         for state, count in states.items():
             connections.add_metric([state], count)
         yield connections
+        yield from self._brokers()
         denials = CounterMetricFamily(
             _AREA + "denials", "Connections and requests refused.", labels=["reason"]
         )
@@ -93,6 +96,35 @@ class Figures:
             for name, value in pushed.worst(gateway.now()).items():
                 worst.add_metric([tenant, name], value)
         yield from (worst, pushes, refused)
+
+    def _brokers(self) -> Iterator[Metric]:
+        asked = GaugeMetricFamily(
+            _AREA + "in_flight", "Requests a broker should answer at once.", labels=[BROKER]
+        )
+        waits = GaugeMetricFamily(
+            _AREA + "oldest_in_flight_seconds", "How long the oldest of them waits.", labels=[BROKER]
+        )
+        for broker, (count, oldest) in in_flight(self.gateway).items():
+            asked.add_metric([str(broker)], count)
+            waits.add_metric([str(broker)], oldest)
+        yield from (asked, waits)
+
+    def _limits(self) -> Iterator[Metric]:
+        waits = CounterMetricFamily(
+            _AREA + "throttled_seconds", "Time clients were not read, by what was too much.",
+            labels=[TENANT, "reason"],
+        )  # fmt: skip
+        granted = GaugeMetricFamily(
+            _AREA + "granted", "What holds here of a quota, a second.", labels=[TENANT, "dimension"]
+        )
+        for place, (tenant, usage) in enumerate(list(self.gateway.usage.items())):
+            if place >= TENANTS_SHOWN_MAX:
+                break
+            for reason, seconds in dict(usage.throttled_seconds).items():
+                waits.add_metric([tenant, reason], seconds)
+            for dimension, rate in usage.granted().items():
+                granted.add_metric([tenant, dimension], rate)
+        yield from (waits, granted)
 
 
 class MetricsServer:

@@ -10,6 +10,7 @@
     upstream_ca: ca.pem                     # left out: plaintext towards the brokers
     metrics_port: 28090                     # left out: none
     tenants_from: state                     # the cluster's `_penstock.state`; left out: this file
+    gateways: 3                             # that share a quota until a coordinator says; left out: 1
     brokers:
       - {id: 1, zone: a, address: "127.0.0.1:19192", port: 28001}
     tenants:
@@ -62,17 +63,26 @@ if TYPE_CHECKING:
 _PROCESS_KEYS: Final = (
     "gateway", "cluster", "listen", "advertised_host", "platform_key", "routing", "domain", "port",
     "tls", "upstream_ca", "metrics_port", "brokers", "tenants", "tenants_from",
+    "gateways",
 )  # fmt: skip
 _BROKER_KEYS: Final = ("id", "zone", "address", "port")
 _TENANT_KEYS: Final = ("id", "accounts", "keys", "brokers", "network", "limits", "quota")
+_LIMIT_KEYS: Final = (
+    "connections_max", "connection_attempts_per_second", "fetch_sessions_max", "partitions_max",
+    "request_bytes_max",
+)  # fmt: skip
 # A tenant's quota, as it is written; each is that much of a dimension a second.
 _QUOTA_KEYS: Final = {
     "ingress_bytes_per_second": (Dimension.INGRESS_BYTES, 1.0),
     "egress_bytes_per_second": (Dimension.EGRESS_BYTES, 1.0),
     "requests_per_second": (Dimension.REQUESTS, 1.0),
     "request_seconds_per_second": (Dimension.REQUEST_TIME_US, 1e6),
+    "partition_changes_per_second": (Dimension.PARTITION_CHANGES, 1.0),
 }
 _PORT_MAX: Final = 65535
+GATEWAYS_MAX: Final = 10_000
+PARTITIONS_MAX: Final = 1_000_000
+REQUEST_BYTES_MAX: Final = 1 << 30
 
 
 class TenantsFrom(StrEnum):
@@ -119,6 +129,7 @@ class GatewaySettings:
     upstream_ca: Path | None = None
     metrics_port: int | None = None
     tenants_from: TenantsFrom = TenantsFrom.FILE
+    gateways: int = 1  # of this cluster, this one with them
     bounds: Bounds = field(default_factory=Bounds)
 
 
@@ -147,6 +158,9 @@ class _At:
         if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= at_most:
             raise self.invalid(key, f"expected a whole number from {at_least} to {at_most}")
         return value
+
+    def optional(self, key: str, *, at_least: int, at_most: int) -> int | None:
+        return self.integer(key, at_least=at_least, at_most=at_most) if key in self.values else None
 
     def rate(self, key: str, default: float) -> float:
         value = self.values.get(key, default)
@@ -199,6 +213,7 @@ def parse_gateway(
         upstream_ca=at.path("upstream_ca", beside),
         metrics_port=None if metrics is None else at.integer("metrics_port", at_least=0, at_most=_PORT_MAX),
         tenants_from=TenantsFrom(tenants_from),
+        gateways=at.integer("gateways", at_least=1, at_most=GATEWAYS_MAX, default=1),
     )
     if settings.routing is Routing.SNI and settings.certificate is None:
         raise at.invalid("tls", "expected a certificate, since SNI is part of TLS")
@@ -249,7 +264,7 @@ def _tenant(where: str, values: Any) -> Tenant:
     limits = _At(
         f"{where}: limits",
         at.values.get("limits") or {},
-        ("connections_max", "connection_attempts_per_second", "fetch_sessions_max"),
+        _LIMIT_KEYS,
     )
     default = TenantLimits()
     return Tenant(
@@ -264,6 +279,8 @@ def _tenant(where: str, values: Any) -> Tenant:
             limits.integer(
                 "fetch_sessions_max", at_least=0, at_most=1_000_000, default=default.fetch_sessions_max
             ),
+            limits.optional("partitions_max", at_least=0, at_most=PARTITIONS_MAX),
+            limits.optional("request_bytes_max", at_least=1024, at_most=REQUEST_BYTES_MAX),
         ),
     )
 

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     from penstock.wire.records import Record
 
 GATEWAY_USER: Final = "_penstock.gateway"  # may read the state of its cluster, and hand in evidence
+# What of a tenant's quota gateways share. Request time, as a gateway sees it, holds what else the broker
+# was busy with: until it is calibrated against the broker's own figure, only a file can limit it.
+ENFORCED: Final = (
+    Dimension.INGRESS_BYTES,
+    Dimension.EGRESS_BYTES,
+    Dimension.REQUESTS,
+    Dimension.PARTITION_CHANGES,
+)
 PARTITION: Final = TopicPartition(keys.STATE_TOPIC, 0)
 
 log = structlog.get_logger("penstock.gateway")
@@ -47,12 +55,13 @@ def gateway_rules() -> list[Acl]:
     """What the gateways' own user may do: no more than this, whoever gets hold of its password."""
     principal = f"User:{GATEWAY_USER}"
     read = [
-        Acl(principal, operation, ResourceType.TOPIC, keys.STATE_TOPIC)
+        Acl(principal, operation, ResourceType.TOPIC, topic)
+        for topic in (keys.STATE_TOPIC, keys.QUOTA_TOPIC)
         for operation in (Operation.READ, Operation.DESCRIBE)
     ]
     write = [
         Acl(principal, Operation.WRITE, ResourceType.TOPIC, topic)
-        for topic in (keys.USAGE_TOPIC, keys.ACKS_TOPIC)
+        for topic in (keys.USAGE_TOPIC, keys.ACKS_TOPIC, keys.PRESSURE_TOPIC)
     ]
     return read + write
 
@@ -77,7 +86,11 @@ def tenant_of(state: TenantState) -> Tenant:
         TenantLimits(
             int(state.quota.get(Dimension.CONNECTIONS, default.connections_max)),
             state.quota.get(Dimension.CONNECTION_ATTEMPTS, default.connection_attempts_per_second),
+            partitions_max=int(state.quota[Dimension.PARTITIONS])
+            if Dimension.PARTITIONS in state.quota
+            else None,
         ),
+        {dimension: state.quota[dimension] for dimension in ENFORCED if dimension in state.quota},
     )
 
 
@@ -143,13 +156,22 @@ class StateSource:
             self._changed.set()
 
 
-def state_source(settings: GatewaySettings, base: GatewayConfig) -> StateSource:
+def gateway_client(settings: GatewaySettings, base: GatewayConfig) -> Client:
     """As the gateways' own user, through the listener that gateways use."""
+    bootstrap, security = _way_in(settings, base)
+    return Client(bootstrap, security, client_id="penstock-gateway")
+
+
+def state_source(settings: GatewaySettings, base: GatewayConfig) -> StateSource:
+    """Likewise."""
+    return StateSource(*_way_in(settings, base), base)
+
+
+def _way_in(settings: GatewaySettings, base: GatewayConfig) -> tuple[str, Security]:
     try:
         key = PlatformKey(settings.platform_key.read_bytes())
     except OSError as failure:
         raise PlatformKeyMissing(path=settings.platform_key, reason=failure.strerror) from failure
     login = Login(GATEWAY_USER, key.password(GATEWAY_USER), Mechanism.SCRAM_SHA_512)
     tls = tls_trusting(settings.upstream_ca) if settings.upstream_ca is not None else None
-    bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in base.brokers)
-    return StateSource(bootstrap, Security(login, tls), base)
+    return ",".join(f"{broker.host}:{broker.port}" for broker in base.brokers), Security(login, tls)

@@ -8,26 +8,37 @@ never wait. Tenants without limits take the plain path.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.gateway import rebuild
+from penstock.gateway.dialogue import LOOK_UP_VERSION, Dialogue
+from penstock.gateway.partitions import CREATE_TOPICS, STRICT_FIRST, judge
 from penstock.gateway.session import Session
-from penstock.gateway.throttling import marked
+from penstock.gateway.throttling import lowered, marked
 from penstock.model.events import Dimension
 from penstock.quota.buckets import throttle_ms
+from penstock.wire.splice import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.gateway.config import Broker
+    from penstock.gateway.routes import Route
     from penstock.gateway.server import Gateway
+    from penstock.gateway.session import Then
     from penstock.gateway.tenancy import Realm
     from penstock.gateway.throttling import Asked, Quotas, TenantQuota
     from penstock.gateway.upstream import Upstream
-    from penstock.wire.splice import Buffer
+    from penstock.wire.frames import Request
+    from penstock.wire.splice import Buffer, Seen
 
 MUTED: Final = 1 << 10  # among the reasons in `states` why a client is not read
 # Clients give a request half a minute by default. What is still owed then is waited for the next time.
 MUTE_SECONDS_MAX: Final = 15.0
+DELETE_TOPICS: Final = "DeleteTopics"
+EVERY_TOPIC: Final = None  # of a Metadata request; the broker's authorizer leaves the tenant's own
 TOLD_MS_MAX: Final = int(MUTE_SECONDS_MAX * 1000)
 
 
@@ -41,10 +52,19 @@ class ThrottledSession(Session):
         self._told: tuple[int, dict[int, Asked]] | None = None
         self._muted_until = 0.0
         self._unmuting: asyncio.TimerHandle | None = None
+        self._telling: tuple[int, Asked] | None = None
+        self.dialogue = ThrottledDialogue(self)
 
     def link(self, upstream: Upstream, realm: Realm) -> None:
         super().link(upstream, realm)
         self._quota = self._quotas.settle(realm.tenant.id, realm.tenant.quota, self.server.now())
+        self.usage.throttled_seconds = self._quota.throttled_seconds
+        self.usage.granted = self._quota.granted
+        largest = realm.tenant.limits.request_bytes_max
+        if largest is not None:
+            self.requests.limits = Limits(
+                min(largest, self.limits.frame_bytes_max), self.limits.held_bytes_max
+            )
 
     def data_received(self, data: bytes) -> None:
         quota, usage = self._quota, self.usage
@@ -52,6 +72,9 @@ class ThrottledSession(Session):
             super().data_received(data)
             return
         requests, bytes_in = usage.requests, usage.bytes_in
+        asking = self.requests
+        if quota.fetch_bytes_max is not None and asking.between_frames and not asking.held_bytes:
+            data = lowered(data, quota.fetch_bytes_max)
         super().data_received(data)
         use = {
             Dimension.REQUESTS: float(usage.requests - requests),
@@ -66,9 +89,12 @@ class ThrottledSession(Session):
             return
         seconds = usage.service_seconds
         wait, reason = quota.charge({Dimension.EGRESS_BYTES: float(len(data))}, self.server.now())
-        if wait > 0 and self.responses.between_frames:
+        told = wait
+        if self._muted_until:  # for what it sent: the answer to that is where it is told
+            told = max(wait, self._muted_until - asyncio.get_running_loop().time())
+        if told > 0 and self.responses.between_frames:
             asked = {each[0]: (each[1].api, each[1].version) for each in self.waiting if each[1] is not None}
-            self._told = (min(throttle_ms(wait), TOLD_MS_MAX), asked)
+            self._told = (min(throttle_ms(told), TOLD_MS_MAX), asked)
         super().from_broker(data)
         self._told = None
         used = {Dimension.REQUEST_TIME_US: (usage.service_seconds - seconds) * 1e6}
@@ -79,6 +105,64 @@ class ThrottledSession(Session):
         if self._told is not None and out:
             out = [marked(b"".join(out), *self._told)]
         super().write(out)
+
+    def answer(self, frame: bytes) -> None:
+        super().answer(self._telling_of(frame))
+
+    def forward(self, frame: bytes, correlation_id: int, route: Route, then: Then | None = None) -> None:
+        telling = self._telling
+        if telling is None or then is None:
+            super().forward(frame, correlation_id, route, then)
+            return
+        after = then
+
+        def told(answer: bytes) -> bytes | None:
+            made = after(answer)
+            return None if made is None else _told(made, *telling)
+
+        super().forward(frame, correlation_id, route, told)
+
+    def _telling_of(self, frame: bytes) -> bytes:
+        return frame if self._telling is None else _told(frame, *self._telling)
+
+    def watched(self, route: Route, sent: Seen | None, seen: Seen, seconds: float) -> None:
+        super().watched(route, sent, seen, seconds)
+        quota = self._quota
+        if route.api != DELETE_TOPICS or quota is None:
+            return
+        deleted = sum(quota.partitions.pop(name, 1) for name, _, error in seen if not error and name)
+        self.change_partitions(deleted, self.spend_changes(float(deleted)))
+
+    def partitions_limited(self) -> bool:
+        if self._quota is None or self.realm is None:
+            return False
+        rates = self._quota.granted()
+        return Dimension.PARTITION_CHANGES in rates or self.realm.tenant.limits.partitions_max is not None
+
+    def spend_changes(self, count: float) -> float:
+        assert self._quota is not None
+        return self._quota.charge({Dimension.PARTITION_CHANGES: count}, self.server.now())[0]
+
+    def change_partitions(self, count: int, wait: float) -> None:
+        """So many are made or gone, and that has to be waited for."""
+        self.usage.partition_changes += count
+        if wait > 0:
+            self._mute(wait, Dimension.PARTITION_CHANGES)
+
+    @contextlib.contextmanager
+    def telling(self, wait: float, asked: Asked) -> Iterator[None]:
+        """What is forwarded or answered meanwhile is told of this wait."""
+        self._telling = (min(throttle_ms(wait), TOLD_MS_MAX), asked) if wait > 0 else None
+        try:
+            yield
+        finally:
+            self._telling = None
+
+    def learn_partitions(self, present: Mapping[str, tuple[int, int]]) -> None:
+        assert self._quota is not None
+        assert self.realm is not None
+        prefix = self.realm.prefix
+        self._quota.partitions = {prefix + name.encode(): count for name, (count, _) in present.items()}
 
     def connection_lost(self, failure: Exception | None) -> None:
         if self._unmuting is not None:
@@ -100,6 +184,44 @@ class ThrottledSession(Session):
             self._unmuting.cancel()
         self.pause(MUTED)
         self._unmuting = loop.call_at(until, self.unpause, MUTED)
+
+
+class ThrottledDialogue(Dialogue):
+    """Counts partitions before it lets more of them be made."""
+
+    session: ThrottledSession
+
+    def build_anew(self, request: Request, route: Route) -> None:
+        if request.api in STRICT_FIRST and self.session.partitions_limited():
+            self.busy(self._count(request, route))
+        else:
+            super().build_anew(request, route)
+
+    async def _count(self, request: Request, route: Route) -> None:
+        session, server = self.session, self.session.server
+        assert session.realm is not None
+        tenant = session.realm.tenant
+        answer = await self.ask_metadata(EVERY_TOPIC, LOOK_UP_VERSION)
+        present = rebuild.partitions_present(answer, tenant.prefix.decode())
+        session.learn_partitions(present)
+        judged = judge(request, present, tenant.limits.partitions_max, session.spend_changes)
+        brokers = server.config.brokers_for(tenant)
+        if request.api == CREATE_TOPICS:
+            made, key = rebuild.create_topics(judged.request, tenant, brokers, server.place), "Topics"
+        else:
+            made = rebuild.create_partitions(judged.request, tenant, brokers, server.place, present)
+            key = "Results"
+        session.to_broker = []
+        with session.telling(judged.wait_seconds, (request.api, request.version)):
+            both = replace(made, refused=(*judged.refused, *made.refused))
+            self.forward_rebuilt(request, both, route, key)
+        session.send(session.to_broker)
+        session.change_partitions(judged.changes, judged.wait_seconds)
+
+
+def _told(frame: bytes, wait_ms: int, asked: Asked) -> bytes:
+    """One whole answer."""
+    return marked(frame, wait_ms, {int.from_bytes(frame[4:8], signed=True): asked})
 
 
 def throttled_by(quotas: Quotas) -> Callable[[Gateway, int, str, Broker | None], Session]:

@@ -2,8 +2,9 @@
 
 `TenantQuota` is charged for what all connections of a tenant do here, and says how long the one that
 did it has to wait. Bytes wait as long as the debt takes; requests and request time at most one
-window, as in Kafka. `marked` writes the wait into answers on their way to the client, where their
-version has a place for it (KIP-219): most have it at their head, Produce at its end.
+window, as in Kafka. `lowered` keeps a fetch from asking for more than one window allows. `marked`
+writes the wait into answers on their way to the client, where their version has a place for it
+(KIP-219): most have it at their head, Produce at its end.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.events import Dimension
-from penstock.quota.buckets import THROTTLE_SECONDS_MAX, UNLIMITED, Bucket
+from penstock.quota.buckets import BURST_SECONDS, THROTTLE_SECONDS_MAX, UNLIMITED, Bucket
 from penstock.wire.definitions import load
 from penstock.wire.frames import response_header_version
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from penstock.model.ids import LogicalClusterId
 
 THROTTLE_FIELD: Final = "ThrottleTimeMs"
@@ -32,6 +35,11 @@ WAIT_MAX: Final[Mapping[Dimension, float]] = {
 
 _head = struct.Struct(">ii")  # size, correlation id
 _int32 = struct.Struct(">i")
+_request_head = struct.Struct(">ihh4xh")  # size, API, version, (correlation id,) length of the client id
+FETCH: Final = 1
+FETCH_BYTES_FIRST: Final = 3  # versions: with a limit for the whole answer, flexible, without a replica id
+FETCH_FLEXIBLE_FIRST: Final = 12
+FETCH_UNNAMED_FIRST: Final = 15
 
 Rates = Mapping[Dimension, float]  # a second; what is not named is not limited
 Asked = tuple[str, int]  # API and version
@@ -40,15 +48,21 @@ Asked = tuple[str, int]  # API and version
 class TenantQuota:
     """What one tenant may do on this gateway, and how long it was kept waiting for which reason."""
 
-    __slots__ = ("_buckets", "throttled_seconds")
+    __slots__ = ("_buckets", "fetch_bytes_max", "partitions", "throttled_seconds")
 
     def __init__(self) -> None:
         self._buckets: dict[Dimension, Bucket] = {}
         self.throttled_seconds: dict[Dimension, float] = {}
+        self.fetch_bytes_max: int | None = None  # what one window of egress allows
+        self.partitions: dict[bytes, int] = {}  # of topics, as far as known: what deleting them costs
 
     @property
     def limited(self) -> bool:
         return bool(self._buckets)
+
+    def granted(self) -> dict[Dimension, float]:
+        """What holds now, a second."""
+        return {dimension: bucket.rate for dimension, bucket in self._buckets.items()}
 
     def retune(self, rates: Rates, now: float) -> None:
         """Other limits from now on."""
@@ -59,15 +73,22 @@ class TenantQuota:
                 bucket.retune(rate, now)
             else:
                 self._buckets[dimension] = Bucket.full(rate, now)
+        egress = rates.get(Dimension.EGRESS_BYTES, UNLIMITED)
+        self.fetch_bytes_max = None if egress == UNLIMITED else max(1, int(egress * BURST_SECONDS))
 
     def charge(self, use: Mapping[Dimension, float], now: float) -> tuple[float, Dimension | None]:
         """Seconds to wait for what was just done, and what for; the longest wait counts."""
         longest, reason = 0.0, None
-        for dimension, bucket in self._buckets.items():
-            wait = bucket.spend(use.get(dimension, 0.0), now)
-            wait = min(wait, WAIT_MAX.get(dimension, UNLIMITED))
+        buckets = self._buckets
+        for dimension, amount in use.items():
+            bucket = buckets.get(dimension)
+            if bucket is None:
+                continue
+            wait = bucket.spend(amount, now)
             if wait > longest:
-                longest, reason = wait, dimension
+                wait = min(wait, WAIT_MAX.get(dimension, UNLIMITED))
+                if wait > longest:
+                    longest, reason = wait, dimension
         return longest, reason
 
     def waited(self, reason: Dimension, seconds: float) -> None:
@@ -75,24 +96,32 @@ class TenantQuota:
 
 
 class Quotas:
-    """Of all tenants on one gateway. A tenant without limits costs nothing."""
+    """Of all tenants on one gateway. A tenant without limits costs nothing.
 
-    def __init__(self) -> None:
+    `granted` says what of a tenant's quota holds here: all of it, unless somebody shares it out.
+    """
+
+    def __init__(self, granted: Callable[[LogicalClusterId, Rates], Rates] | None = None) -> None:
         self._tenants: dict[LogicalClusterId, TenantQuota] = {}
-        self._configured: dict[LogicalClusterId, Rates] = {}
+        self._held: dict[LogicalClusterId, Rates] = {}
+        self.granted = granted or (lambda _, configured: configured)
+
+    def __iter__(self) -> Iterator[tuple[LogicalClusterId, TenantQuota]]:
+        return iter(list(self._tenants.items()))
 
     def of(self, tenant: LogicalClusterId) -> TenantQuota:
         return self._tenants.setdefault(tenant, TenantQuota())
 
     def settle(self, tenant: LogicalClusterId, configured: Rates, now: float) -> TenantQuota:
-        """A tenant's limits as its configuration has them, if that says anything new."""
-        if self._configured.get(tenant, {}) != configured:
-            self._configured[tenant] = configured
-            return self.retune(tenant, configured, now)
+        """A tenant's limits as they should be here, if that is anything new."""
+        granted = self.granted(tenant, configured) if configured else configured
+        if self._held.get(tenant, {}) != granted:
+            self._held[tenant] = granted
+            return self.retune(tenant, granted, now)
         return self.of(tenant)
 
     def retune(self, tenant: LogicalClusterId, rates: Rates, now: float) -> TenantQuota:
-        """Set a tenant's limits here: its share, as its coordinator has told, or the even split."""
+        """Set a tenant's limits here."""
         quota = self.of(tenant)
         quota.retune(rates, now)
         return quota
@@ -146,3 +175,27 @@ def marked(data: bytes, throttle_ms: int, asked: Mapping[int, Asked]) -> bytes:
                 _int32.pack_into(out, at, max(told, throttle_ms))
         start = end
     return bytes(out)
+
+
+def lowered(data: bytes, bytes_max: int) -> bytes:
+    """Requests, of which the last may be a part, with no fetch for more than so many bytes.
+
+    As brokers do it with their own quotas: the answer comes as soon as there is that much, and holds at
+    least one batch. A header with tagged fields is left alone.
+    """
+    out: bytearray | None = None
+    start = 0
+    while start + _request_head.size <= len(data):
+        size, api_key, version, client = _request_head.unpack_from(data, start)
+        if size < 0:
+            break
+        if api_key == FETCH and version >= FETCH_BYTES_FIRST:
+            at = start + _request_head.size + max(client, 0)
+            if version >= FETCH_FLEXIBLE_FIRST:
+                at = at + 1 if at < len(data) and data[at] == 0 else len(data)
+            at += _int32.size * (2 if version >= FETCH_UNNAMED_FIRST else 3)  # wait, least bytes; replica
+            if at + _int32.size <= len(data) and _int32.unpack_from(data, at)[0] > bytes_max:
+                out = bytearray(data) if out is None else out
+                _int32.pack_into(out, at, bytes_max)
+        start += _int32.size + size
+    return data if out is None else bytes(out)

@@ -1,49 +1,21 @@
 """One owner among several processes: whoever the single partition of a group is assigned to.
 
-The classic group protocol, as plain consumers speak it, so that Kafka's own tools show who owns.
-The leader of the group leaves the partition where it is while that member is there. A process owns
-from its assignment until it is told otherwise or has not been heard by the coordinator for a
-session: `holds` also looks at the clock, so that one that was paused knows before it is told.
-
-Ownership says who should act; it fences nobody. For that there is a transactional id (`log`).
+The partition stays where it is while that member is there (`membership`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import structlog
-
-from penstock.kafka.groups import assigned
-from penstock.kafka.partitions import TopicPartition
-from penstock.kafka.refusals import refusal
-from penstock.kafka.routing import group_coordinator
-from penstock.model.errors import PenstockError
-from penstock.model.errors.wire import KafkaRefused
-from penstock.wire.codec import decode_at, encode
-from penstock.wire.codes import Code
+from penstock.kafka.membership import SESSION_SECONDS, Membership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from penstock.kafka.client import Client
 
-PROTOCOL: Final = "penstock-owner"
-SESSION_SECONDS: Final = 6.0
-HEARTBEATS_A_SESSION: Final = 4
-PAUSE_SECONDS: Final = 0.5  # after something failed
-LANE: Final = "ownership"  # a join may be held back for long
-SUBSCRIPTION_VERSION: Final = 1  # the first that says what a member owns
-ASSIGNMENT_VERSION: Final = 0
-_LOST: Final = frozenset((Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID))
 
-log = structlog.get_logger("penstock.kafka")
-
-
-class Ownership:
+class Ownership(Membership):
     """`changed(True)` when it becomes the owner, `changed(False)` when it is that no more."""
 
     def __init__(
@@ -55,158 +27,15 @@ class Ownership:
         changed: Callable[[bool], None],
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
-        self._client = client
-        self.group = group
-        self._partition = TopicPartition(topic, 0)
-        self._changed = changed
-        self._session_seconds = session_seconds
-        self._to = group_coordinator(group)
-        self._member = ""
-        self._generation = -1
-        self._owns = False
-        self._heard = float("-inf")
+        super().__init__(
+            client,
+            group,
+            topic,
+            partitions=1,
+            changed=lambda owned: changed(bool(owned)),
+            session_seconds=session_seconds,
+        )
 
     def holds(self) -> bool:
         """Whether we own as far as anybody can know without asking."""
-        return self._owns and time.monotonic() - self._heard < self._session_seconds
-
-    async def run(self) -> None:
-        """Take part until cancelled; then leave, so that another need not wait."""
-        try:
-            while True:
-                try:
-                    await self._join()
-                    await self._stay()
-                except KafkaRefused:
-                    raise  # asking again changes nothing: a session that the brokers do not allow
-                except PenstockError as failure:
-                    log.warning("group not reached", group=self.group, error=str(failure))
-                    self._judge()
-                    await asyncio.sleep(PAUSE_SECONDS)
-        finally:
-            self._set(owns=False)
-            await self._leave()
-
-    async def _join(self) -> None:
-        answer = await self._ask_to_join()
-        if answer["ErrorCode"] == Code.MEMBER_ID_REQUIRED:
-            self._member = answer["MemberId"]
-            answer = await self._ask_to_join()
-        if answer["ErrorCode"] in _LOST:
-            self._member = ""
-            self._set(owns=False)
-            return
-        if answer["ErrorCode"]:
-            raise refusal("JoinGroup", answer["ErrorCode"], None, f"group {self.group!r}")
-        self._member, self._generation = answer["MemberId"], answer["GenerationId"]
-        shares: list[dict[str, Any]] = []
-        if answer["Leader"] == self._member:
-            shares = self._shares(answer["Members"])
-        body = {
-            "GroupId": self.group,
-            "GenerationId": self._generation,
-            "MemberId": self._member,
-            "ProtocolType": "consumer",
-            "ProtocolName": PROTOCOL,
-            "Assignments": shares,
-        }
-        began = time.monotonic()
-        synced = await self._client.call("SyncGroup", body, to=self._to, lane=LANE, again=False)
-        if synced["ErrorCode"] in (Code.REBALANCE_IN_PROGRESS, *_LOST):
-            return
-        if synced["ErrorCode"]:
-            raise refusal("SyncGroup", synced["ErrorCode"], None, f"group {self.group!r}")
-        self._heard = began
-        self._set(owns=self._partition in assigned(synced["Assignment"]))
-
-    async def _ask_to_join(self) -> dict[str, Any]:
-        owned = [{"Topic": self._partition.topic, "Partitions": [0]}] if self._owns else []
-        subscription = SUBSCRIPTION_VERSION.to_bytes(2) + encode(
-            "ConsumerProtocolSubscription",
-            SUBSCRIPTION_VERSION,
-            {"Topics": [self._partition.topic], "UserData": None, "OwnedPartitions": owned},
-        )
-        session_ms = int(self._session_seconds * 1000)
-        body = {
-            "GroupId": self.group,
-            "SessionTimeoutMs": session_ms,
-            "RebalanceTimeoutMs": session_ms,
-            "MemberId": self._member,
-            "ProtocolType": "consumer",
-            "Protocols": [{"Name": PROTOCOL, "Metadata": subscription}],
-        }
-        return await self._client.call("JoinGroup", body, to=self._to, lane=LANE, again=False)
-
-    def _shares(self, members: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """We lead: the partition stays with who has it, else goes to the first by name."""
-        ids = sorted(member["MemberId"] for member in members)
-        owners = [m["MemberId"] for m in members if self._partition in _owned(m["Metadata"])]
-        owner = min(owners) if owners else ids[0]
-        everything = [{"Topic": self._partition.topic, "Partitions": [0]}]
-        return [
-            {
-                "MemberId": member,
-                "Assignment": ASSIGNMENT_VERSION.to_bytes(2)
-                + encode(
-                    "ConsumerProtocolAssignment",
-                    ASSIGNMENT_VERSION,
-                    {"AssignedPartitions": everything if member == owner else [], "UserData": None},
-                ),
-            }
-            for member in ids
-        ]
-
-    async def _stay(self) -> None:
-        """Heartbeats, until the group has to be joined again."""
-        body = {"GroupId": self.group, "GenerationId": self._generation, "MemberId": self._member}
-        while self._member:
-            await asyncio.sleep(self._session_seconds / HEARTBEATS_A_SESSION)
-            began = time.monotonic()
-            self._judge()
-            try:
-                answer = await self._client.call(
-                    "Heartbeat", body, to=self._to, lane=LANE, timeout=self._session_seconds, again=False
-                )
-            except PenstockError as failure:
-                log.warning("heartbeat failed", group=self.group, error=str(failure))
-                continue
-            code = answer["ErrorCode"]
-            if code in _LOST:
-                self._member = ""
-                self._set(owns=False)
-                return
-            if code == Code.REBALANCE_IN_PROGRESS:
-                self._heard = began
-                return
-            if code == Code.NONE:
-                self._heard = began
-
-    def _judge(self) -> None:
-        if self._owns and not self.holds():
-            self._set(owns=False)
-
-    def _set(self, *, owns: bool) -> None:
-        if owns is not self._owns:
-            self._owns = owns
-            self._changed(owns)
-
-    async def _leave(self) -> None:
-        if not self._member:
-            return
-        members = [{"MemberId": self._member, "GroupInstanceId": None, "Reason": None}]
-
-        def body(version: int) -> dict[str, Any]:
-            who = {"Members": members} if version >= 3 else {"MemberId": self._member}
-            return {"GroupId": self.group, **who}
-
-        with contextlib.suppress(PenstockError):  # a courtesy: without it the session runs out
-            await self._client.call("LeaveGroup", body, to=self._to, timeout=1.0, again=False)
-
-
-def _owned(subscription: bytes) -> frozenset[TopicPartition]:
-    if int.from_bytes(subscription[:2], "big") < SUBSCRIPTION_VERSION:
-        return frozenset()
-    values, _ = decode_at("ConsumerProtocolSubscription", SUBSCRIPTION_VERSION, bytes(subscription), 2)
-    return frozenset(
-        TopicPartition(t["Topic"], p) for t in values["OwnedPartitions"] for p in t["Partitions"]
-    )
+        return bool(self.owned())

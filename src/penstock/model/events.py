@@ -16,6 +16,7 @@ from penstock.model.keys import (
     ACKS_TOPIC,
     AUDIT_TOPIC,
     HEALTH_TOPIC,
+    PRESSURE_TOPIC,
     QUOTA_TOPIC,
     REGISTRY_TOPIC,
     USAGE_TOPIC,
@@ -78,6 +79,7 @@ class QuotaShares(Event):
     """
 
     kind: ClassVar[str] = "quota"
+    minor: ClassVar[int] = 1
     topic: ClassVar[str] = QUOTA_TOPIC
 
     tenant: LogicalClusterId
@@ -87,13 +89,19 @@ class QuotaShares(Event):
     valid_ms: int
     quota: Mapping[str, float]  # by dimension, a second, whole cluster
     shares: Mapping[str, Mapping[str, float]]  # by gateway, then by dimension, a second
-    lazy: tuple[str, ...] = ()  # dimensions that nobody throttles now, use being far below the quota
+    lazy: tuple[str, ...] = ()  # dimensions in which gateways may go beyond their shares, up to `limits`
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # as `shares`: what is enforced
+    used: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # as `shares`: what led to them
+    throttled: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # likewise, part of the time
+    levels: Mapping[str, int] = field(default_factory=dict)  # by dimension, whole cluster, at this moment
 
     def __post_init__(self) -> None:
         self.require(self.valid_ms > 0, "valid_ms", "more than zero")
         self.require(min(self.quota.values(), default=0.0) >= 0, "quota", "zero or more, each")
-        least = min((share for split in self.shares.values() for share in split.values()), default=0.0)
-        self.require(least >= 0, "shares", "zero or more, each")
+        for name in ("shares", "limits", "used", "throttled"):
+            splits: Mapping[str, Mapping[str, float]] = getattr(self, name)
+            least = min((part for split in splits.values() for part in split.values()), default=0.0)
+            self.require(least >= 0, name, "zero or more, each")
 
     @property
     def key(self) -> bytes:
@@ -138,6 +146,43 @@ class HealthProbe(Event):
     @property
     def succeeded(self) -> bool:
         return self.error is None
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.cluster}/{self.broker}".encode()
+
+
+class Phase(StrEnum):
+    BEGAN = "began"
+    LASTS = "lasts"  # told again from time to time, for whoever comes later
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPressure(Event):
+    """A broker has more asked of it than it answers in time, and that for a while, as one gateway sees it.
+
+    Seen from outside, by what is in flight towards the broker and how long it has been: long polls and
+    rebalances, in which brokers wait on purpose, do not count.
+    """
+
+    kind: ClassVar[str] = "pressure"
+    topic: ClassVar[str] = PRESSURE_TOPIC
+
+    cluster: PhysicalClusterId
+    broker: BrokerId
+    gateway: str
+    incarnation: str
+    time_ms: int
+    began_ms: int  # together with gateway, incarnation and broker: which spell of pressure it is
+    phase: Phase
+    in_flight: int  # requests without an answer, mean of the last samples
+    waited_us: int  # how long the oldest of them has waited, mean of the last samples
+
+    def __post_init__(self) -> None:
+        self.require(self.began_ms <= self.time_ms, "began_ms", "at most `time_ms`")
+        self.require(self.in_flight >= 0, "in_flight", "zero or more")
+        self.require(self.waited_us >= 0, "waited_us", "zero or more")
 
     @property
     def key(self) -> bytes:
@@ -268,6 +313,7 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     UsageReport,
     QuotaShares,
     HealthProbe,
+    BrokerPressure,
     AckRange,
     AuditEvent,
     RegistryRecord,

@@ -31,6 +31,7 @@ HEALTH_TOPIC: Final = "_penstock.health"
 ACKS_TOPIC: Final = "_penstock.acks"
 AUDIT_TOPIC: Final = "_penstock.audit"
 LAG_TOPIC: Final = "_penstock.lag"
+PRESSURE_TOPIC: Final = "_penstock.pressure"
 
 COMPACTED_TOPICS: Final = (REGISTRY_TOPIC, STATE_TOPIC)
 INTERNAL_TOPICS: Final = (
@@ -41,6 +42,8 @@ INTERNAL_TOPICS: Final = (
     ACKS_TOPIC,
     AUDIT_TOPIC,
     LAG_TOPIC,
+    PRESSURE_TOPIC,
 )
 
 CONTROL_GROUP: Final = "_penstock.control"
+COORDINATORS_GROUP: Final = "_penstock.coordinators"

@@ -69,7 +69,7 @@ def decide(state: Shared, arrived: Iterable[Counters], now: float, rules: Rules 
     for point in points:
         before, later = state.heard.get(point), heard[point]
         fresh = before is None or _rank(later) > _rank(before)
-        rate, waited = _between(before, later) if fresh else (0.0, 0.0)
+        rate, waited = between(before, later) if fresh else (0.0, 0.0)
         used.append(rate)
         throttled.append(waited >= THROTTLED_MIN)
         silent.append(not fresh)
@@ -98,7 +98,7 @@ def decide(state: Shared, arrived: Iterable[Counters], now: float, rules: Rules 
     )
 
 
-def _between(earlier: Counters | None, later: Counters) -> tuple[float, float]:
+def between(earlier: Counters | None, later: Counters) -> tuple[float, float]:
     """(use a second, part of the time throttled). A new process's counters begin at nothing."""
     if earlier is None:
         return 0.0, 0.0  # when it began to count is not told; the next report will show its use

@@ -1,0 +1,308 @@
+"""A tenant beside greedy neighbours: what becomes of it with quotas on, with quotas off, and alone.
+
+One broker and two gateways before it, one with limits and one without, all on one core; whoever makes the
+load is on the other. The victim sends at a fixed rate, whatever becomes of its answers, and its latency
+counts from when it should have sent. Neighbours ask for as much as they can: ten times their quota and
+more. Kinds of greed: `ingress`, `egress`, `tiny` requests, a `storm` of logins, `churn` of partitions, and
+`crowd`, nineteen tenants at once. `overhead` is what limits cost a tenant that stays far below them:
+processor time of the gateway for a request. `--only ingress tiny` measures these alone; a quick run
+those two and the overhead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from bench.frame import ROOT, Result, Run, interleave, main
+from bench.gateway_load import Client, Target, produce_frame, repeat
+from bench.gateway_relays import SHAPE, free_port, wait_listening
+from bench.isolation_load import KB, TOPIC, Victim
+from penstock.fleet.layout import Layout
+from penstock.fleet.local import open_fleet
+from penstock.fleet.parse import parse_fleet
+from penstock.fleet.readiness import security_of, wait_until_ready
+from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.security import load_platform_key
+from penstock.fleet.spec import Listener
+from penstock.gateway.config import ServiceAccount, Tenant
+from penstock.gateway.provision import provision
+from penstock.kafka import topics
+from penstock.kafka.client import Client as Kafka
+from penstock.model.errors import PenstockError
+from penstock.model.ids import LogicalClusterId, ServiceAccountId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.fleet.local import LocalFleet
+
+GREED = ("ingress", "egress", "tiny", "storm", "churn", "crowd")
+LINES = ("overhead", *GREED)
+QUICK = ("ingress", "tiny")
+CROWD = 19
+ACCOUNT = ServiceAccountId("sa-000001")
+LOAD_CORE, SERVICE_CORE = 0, 1
+VICTIM_RATE = 100.0  # requests a second of a kilobyte
+CONNECTIONS = 4
+IN_FLIGHT = 5
+QUOTA = {
+    "ingress_bytes_per_second": 1_000_000,
+    "egress_bytes_per_second": 3_000_000,
+    "requests_per_second": 200,
+    "partition_changes_per_second": 10,
+}
+AMPLE = dict.fromkeys(QUOTA, 1_000_000_000_000)  # of the victim: limits that it never comes near
+LIMITS = {"connections_max": 100, "connection_attempts_per_second": 10}
+ALLOWED = {
+    "ingress": 1_000_000.0,
+    "egress": 3_000_000.0,
+    "crowd": 1_000_000.0,
+}  # bytes a second of a neighbour
+WINDOW_SECONDS = 10
+SETTLED_SECONDS = 3  # before windows are looked at: what an idle bucket saved up is gone
+READ_BATCHES = 16  # of 64 KB, for whoever reads
+
+
+@dataclass
+class Ground:
+    fleet: LocalFleet
+    home: Path
+    on: dict[str, Target] = field(default_factory=dict)  # by tenant
+    off: dict[str, Target] = field(default_factory=dict)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+
+def tenant_ids() -> list[LogicalClusterId]:
+    """The victim, and then its neighbours."""
+    return [LogicalClusterId(f"lkc-bench{n:x}" if n < 16 else f"lkc-benc{n:02d}") for n in range(CROWD + 1)]
+
+
+@contextmanager
+def ground(names: list[LogicalClusterId]) -> Iterator[Ground]:
+    home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    fleet = asyncio.run(_fleet(home, names))
+    made = Ground(fleet, home)
+    try:
+        made.on, made.off = _gateway(made, "on", names), _gateway(made, "off", names)
+        for process in (*made.processes, *(node.running() for node in fleet.nodes)):
+            assert process is not None
+            _pin(process.pid, SERVICE_CORE)
+        os.sched_setaffinity(0, {LOAD_CORE})
+        yield made
+    finally:
+        for process in made.processes:
+            process.terminate()
+            process.wait(30)
+        for node in fleet.nodes:
+            if (identity := node.running()) is not None:
+                identity.signal(signal.SIGKILL)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _pin(pid: int, core: int) -> None:
+    for thread in psutil.Process(pid).threads():
+        os.sched_setaffinity(thread.id, {core})
+
+
+async def _fleet(home: Path, names: list[LogicalClusterId]) -> LocalFleet:
+    fleet = open_fleet(parse_fleet({"clusters": [dict(SHAPE)]}), Layout(home), await obtain_runtime())
+    await fleet.prepare()
+    for node in fleet.nodes:
+        await node.start()
+    await wait_until_ready(fleet.nodes)
+    bootstrap = fleet.clusters[0].cluster.spec.bootstrap()
+    async with Kafka(bootstrap, security_of(fleet.nodes[0])) as client:
+        tenants = [Tenant(name, {ACCOUNT: ServiceAccount(ACCOUNT)}) for name in names]
+        await provision(client, tenants, load_platform_key(fleet.layout.secrets))
+        wanted = [topics.NewTopic(f"{name}_{TOPIC}", partitions=1, replication_factor=1) for name in names]
+        for outcome in (await topics.create(client, wanted)).values():
+            if isinstance(outcome, PenstockError):
+                raise outcome
+    return fleet
+
+
+def _gateway(made: Ground, kind: str, names: list[LogicalClusterId]) -> dict[str, Target]:
+    home, fleet = made.home / kind, made.fleet
+    home.mkdir()
+    port, node = free_port(), fleet.nodes[0]
+    found, listed = {}, []
+    for place, name in enumerate(names):
+        key, secret = secrets.token_hex(8), secrets.token_hex(32)
+        found[str(name)] = Target(kind, "127.0.0.1", port, "PLAIN", key, secret, "")
+        digest = hashlib.sha256(secret.encode()).hexdigest()
+        tenant: dict[str, Any] = {
+            "id": name,
+            "accounts": [{"id": ACCOUNT}],
+            "keys": [{"id": key, "secret_sha256": digest, "account": ACCOUNT}],
+            "limits": {"connections_max": 10_000, "connection_attempts_per_second": 10_000},
+        }
+        if kind == "on":
+            tenant |= {"quota": AMPLE} if place == 0 else {"quota": QUOTA, "limits": LIMITS}
+        listed.append(tenant)
+    address = f"127.0.0.1:{node.spec.ports[Listener.GATEWAY]}"
+    document = {
+        "gateway": kind,
+        "cluster": "pkc-000000",
+        "platform_key": str(fleet.layout.secrets / "platform.key"),
+        "brokers": [{"id": node.spec.id, "zone": "a", "address": address, "port": port}],
+        "tenants": listed,
+    }
+    file = home / "gateway.yaml"
+    file.write_text(json.dumps(document))  # JSON is YAML, too
+    command = [sys.executable, "-m", "penstock", "gateway", "run", "--config", str(file)]
+    with (home / "log").open("wb") as log:
+        environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}"}
+        made.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+    wait_listening(port)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Of one phase."""
+
+    latencies: list[float]
+    offered: int
+    neighbours: list[dict[int, int]]
+
+    @property
+    def p99(self) -> float:
+        return statistics.quantiles(self.latencies, n=100)[98]
+
+
+def phase(targets: dict[str, Target], greedy: list[str], kind: str, seconds: float) -> Seen:
+    """The victim beside these neighbours, who begin before it and end after it."""
+    names = list(targets)
+    load = None
+    if greedy:
+        asked = {
+            "targets": [asdict(targets[name]) for name in greedy],
+            "kind": "ingress" if kind == "crowd" else kind,
+            "seconds": seconds + 2 * SETTLED_SECONDS,
+            "connections": 1 if kind == "crowd" else CONNECTIONS,
+        }
+        words = [sys.executable, "-m", "bench.isolation_load", json.dumps(asked)]
+        load = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE)
+        time.sleep(SETTLED_SECONDS)
+    victim = Victim(targets[names[0]], VICTIM_RATE)
+    victim.run(seconds)
+    done: list[dict[int, int]] = []
+    if load is not None:
+        out, _ = load.communicate(timeout=seconds + 120)
+        done = [{int(s): n for s, n in one.items()} for one in json.loads(out.splitlines()[-1])]
+    return Seen(victim.latencies, victim.offered, done)
+
+
+def furthest(done: dict[int, int], allowed: float, window: int) -> float:
+    """How far from what it may use any window of a neighbour's was, as a part of that."""
+    last = max(done, default=0) - 1  # the last second is not whole
+    sums = [
+        sum(done.get(second, 0) for second in range(begin, begin + window))
+        for begin in range(SETTLED_SECONDS, last - window + 1)
+    ]
+    return max((abs(total / (allowed * window) - 1) for total in sums), default=1.0)
+
+
+def measure(run: Run) -> Iterator[Result]:
+    cores = os.sched_getaffinity(0)
+    if not {LOAD_CORE, SERVICE_CORE} <= cores:
+        yield Result.missing("isolation", unit="", reason=f"it needs cores 0 and 1, and has {sorted(cores)}")
+        return
+    seconds = 8.0 if run.quick else 25.0
+    wanted = [line for line in (QUICK if run.quick and not run.only else GREED) if run.wants(line)]
+    names = [str(name) for name in tenant_ids()]
+    run.say("starting a broker and two gateways")
+    try:
+        with ground(tenant_ids()) as made:
+            _filled(made.off[names[1]])
+            phase(made.on, [], "alone", 3.0)  # warms up
+            if run.wants("overhead"):
+                yield _overhead(run, made, names[0])
+            for kind in wanted:
+                yield from _isolated(run, made, names, kind, seconds)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _overhead(run: Run, made: Ground, name: str) -> Result:
+    frame = produce_frame(TOPIC, 100, 1)
+    requests = 4_000 if run.quick else 20_000
+
+    def spent(target: Target, process: subprocess.Popen[bytes]) -> float:
+        client = Client(target)
+        repeat(client, frame, requests // 4, IN_FLIGHT)
+        before = psutil.Process(process.pid).cpu_times()
+        repeat(client, frame, requests, IN_FLIGHT)
+        after = psutil.Process(process.pid).cpu_times()
+        client.close()
+        return (after.user + after.system) - (before.user + before.system)
+
+    on, off = made.processes
+    series = interleave(
+        {"on": lambda: spent(made.on[name], on), "off": lambda: spent(made.off[name], off)},
+        rounds=3 if run.quick else 9,
+    )
+    return Result.of_runs(
+        "overhead", series["on"].ratios(series["off"], "value"), unit="times off", goal="<= 1.05"
+    )
+
+
+def _filled(target: Target) -> None:
+    """Something to read."""
+    client = Client(target)
+    for _ in range(READ_BATCHES):
+        client.socket.sendall(produce_frame(TOPIC, 4 * KB, 16))
+        client.read()
+    client.close()
+
+
+def _isolated(run: Run, made: Ground, names: list[str], kind: str, seconds: float) -> Iterator[Result]:
+    greedy = names[1:] if kind == "crowd" else names[1:2]
+    alone = phase(made.on, [], kind, seconds)
+    limited = phase(made.on, greedy, kind, seconds)
+    free = phase(made.off, greedy, kind, seconds)
+    detail = {f"p99_ms_{name}": round(1000 * seen.p99, 2) for name, seen in
+              (("alone", alone), ("on", limited), ("off", free))}  # fmt: skip
+    yield Result(
+        f"{kind}-victim-served",
+        len(limited.latencies) / limited.offered,
+        "of what it sent",
+        ">= 1",
+        (),
+        detail,
+    )
+    yield Result(f"{kind}-victim-p99-to-alone", limited.p99 / alone.p99, "times", "<= 2", (), detail)
+    yield Result(f"{kind}-victim-p99-off-to-on", free.p99 / limited.p99, "times", ">= 5", (), detail)
+    if kind in ALLOWED:
+        window = 5 if run.quick else WINDOW_SECONDS
+        off = [furthest(done, ALLOWED[kind], window) for done in limited.neighbours]
+        yield Result(
+            f"{kind}-neighbour-off-quota", max(off), f"of its quota, any {window} s", "<= 0.05", tuple(off)
+        )
+    with run.plot(kind, title=f"The victim beside {kind}", x="share of requests", y="ms") as axes:
+        for name, seen in (("alone", alone), ("quotas on", limited), ("quotas off", free)):
+            ordered = sorted(1000 * latency for latency in seen.latencies)
+            axes.plot([n / len(ordered) for n in range(len(ordered))], ordered, label=name)
+        axes.set_yscale("log")
+        axes.legend()
+
+
+if __name__ == "__main__":
+    sys.exit(main("isolation", measure, lines=LINES))

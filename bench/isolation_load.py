@@ -1,0 +1,153 @@
+"""Load for the isolation bench: a victim that keeps to its schedule, neighbours that keep to nothing.
+
+Neighbours run as a process of their own (`python -m bench.isolation_load '{…}'`), so that they and the
+victim share no interpreter lock; what they got through stands on its last line, by second.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from bench.gateway_load import CHUNK, Client, Sink, Target, fetch_frame, produce_frame, topic_id_of
+
+KB = 1024
+TOPIC = "load"
+BATCH_RECORDS = 16
+ANSWER_SECONDS_MAX = 120.0
+
+
+@dataclass
+class Victim:
+    """Sends a small batch at every tick of a schedule, whatever became of the last one."""
+
+    target: Target
+    rate: float
+    latencies: list[float] = field(default_factory=list)  # from when it should have been sent
+    offered: int = 0
+
+    def run(self, seconds: float) -> None:
+        client = Client(self.target)
+        frame = produce_frame(self.target.prefix + TOPIC, KB, 1)
+        count = int(self.rate * seconds)
+        begin = time.perf_counter() + 0.05
+
+        def send() -> None:
+            for number in range(count):
+                wait = begin + number / self.rate - time.perf_counter()
+                if wait > 0:
+                    time.sleep(wait)
+                client.socket.sendall(frame)
+                self.offered += 1
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        client.socket.settimeout(ANSWER_SECONDS_MAX)
+        sink = Sink(client.socket)
+        answered = 0
+        while answered < count:
+            ended = sink.some()
+            now = time.perf_counter()
+            self.latencies += [now - (begin + (answered + n) / self.rate) for n in range(ended)]
+            answered += ended
+        sender.join()
+        client.close()
+
+
+class Greedy:
+    """One tenant that asks for as much as it can. `done` is what it got, by second since the start."""
+
+    def __init__(self, target: Target, kind: str, seconds: float) -> None:
+        self.target, self.kind = target, kind
+        self.begin = time.monotonic()
+        self.end = self.begin + seconds
+        self.done: Counter[int] = Counter()
+
+    def run(self) -> None:
+        with suppress(OSError, AssertionError):  # whoever is too greedy may be cut off
+            getattr(self, self.kind)()
+
+    def _count(self, amount: int) -> None:
+        self.done[int(time.monotonic() - self.begin)] += amount
+
+    def _pump(self, frame: bytes, in_flight: int, *, answers: bool) -> None:
+        """The same request again and again; counts what was sent and answered, or what came back."""
+        client = Client(self.target)
+        client.socket.settimeout(ANSWER_SECONDS_MAX)
+        sink = Sink(client.socket)
+        client.socket.sendall(frame * in_flight)
+        before = 0
+        while time.monotonic() < self.end:
+            ended = sink.some()
+            self._count(sink.bytes - before if answers else ended * len(frame))
+            before = sink.bytes
+            if ended:
+                client.socket.sendall(frame * ended)
+        client.close()
+
+    def ingress(self) -> None:
+        self._pump(produce_frame(self.target.prefix + TOPIC, 4 * KB, BATCH_RECORDS), 5, answers=False)
+
+    def egress(self) -> None:
+        client = Client(self.target)
+        topic = topic_id_of(client, self.target.prefix + TOPIC)
+        client.close()
+        self._pump(fetch_frame(topic, 0, bytes_max=CHUNK), 2, answers=True)
+
+    def tiny(self) -> None:
+        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), 100, answers=False)
+
+    def storm(self) -> None:
+        """Logs in again and again."""
+        while time.monotonic() < self.end:
+            try:
+                Client(self.target).close()
+                self._count(1)
+            except (OSError, AssertionError):
+                continue
+
+    def churn(self) -> None:
+        """Makes a topic and deletes it."""
+        client = Client(self.target)
+        client.socket.settimeout(ANSWER_SECONDS_MAX)
+        while time.monotonic() < self.end:
+            name = f"churn-{uuid4().hex[:12]}"
+            topic = {
+                "Name": name,
+                "NumPartitions": 8,
+                "ReplicationFactor": 1,
+                "Assignments": [],
+                "Configs": [],
+            }
+            made = client.call("CreateTopics", 7, {"Topics": [topic], "TimeoutMs": 30_000})
+            if made["Topics"][0]["ErrorCode"]:
+                continue
+            client.call("DeleteTopics", 5, {"TopicNames": [name], "TimeoutMs": 30_000})
+            self._count(2 * 8)
+        client.close()
+
+
+def neighbours(asked: dict[str, object]) -> list[dict[str, int]]:
+    targets = [Target(**one) for one in asked["targets"]]  # type: ignore[attr-defined]
+    kind, seconds = str(asked["kind"]), float(asked["seconds"])  # type: ignore[arg-type]
+    each = int(asked["connections"])  # type: ignore[call-overload]
+    greedy = [Greedy(target, kind, seconds) for target in targets for _ in range(each)]
+    threads = [threading.Thread(target=one.run, daemon=True) for one in greedy]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds + 20)
+    by_tenant = [sum((one.done for one in greedy if one.target is target), Counter()) for target in targets]
+    return [{str(second): count for second, count in done.items()} for done in by_tenant]
+
+
+if __name__ == "__main__":
+    socket.setdefaulttimeout(60)
+    print(json.dumps(neighbours(json.loads(sys.argv[1]))), flush=True)

@@ -1,0 +1,76 @@
+"""Limits on a tenant's partitions: how many there are, and how fast they come and go (KIP-599).
+
+A topic that would go beyond the number is refused. Changes cost a token each, of a bucket that may go
+into debt; while it is in debt, clients that know of it are told to come back later (`STRICT_FIRST`),
+older ones have their way and wait longer. Requests that only ask whether they could are free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.gateway.rebuild import PARTITIONS_DEFAULT, Refused
+from penstock.wire.codes import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.wire.frames import Request
+
+CREATE_TOPICS: Final = "CreateTopics"
+# The first versions whose clients understand THROTTLING_QUOTA_EXCEEDED.
+STRICT_FIRST: Final = {CREATE_TOPICS: 6, "CreatePartitions": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    request: Request  # without what was refused
+    refused: tuple[Refused, ...]
+    changes: int  # partitions that the rest makes
+    wait_seconds: float  # for the client
+
+
+def judge(
+    request: Request,
+    present: Mapping[str, tuple[int, int]],
+    partitions_max: int | None,
+    spend: Callable[[float], float],
+) -> Judged:
+    """`present`: partitions and replicas by topic. `spend` takes tokens, and says how long the debt is."""
+    strict = request.version >= STRICT_FIRST[request.api]
+    total = sum(count for count, _ in present.values())
+    kept, refused = [], []
+    changes, wait = 0, 0.0
+    for topic in request.body["Topics"]:
+        more = _more(request.api, topic, present)
+        if partitions_max is not None and total + more > partitions_max and more > 0:
+            text = (
+                f"At most {partitions_max} partitions are allowed, {total} are there, {more} were asked for."
+            )
+            refused.append(Refused(topic["Name"], Code.POLICY_VIOLATION, text))
+            continue
+        if not request.body.get("ValidateOnly"):
+            debt = spend(0.0)
+            if strict and debt > 0:
+                wait = max(wait, debt)
+                text = "Partitions are created or deleted too fast; try again later."
+                refused.append(Refused(topic["Name"], Code.THROTTLING_QUOTA_EXCEEDED, text))
+                continue
+            wait = max(wait, spend(float(more)))
+            changes += more
+        total += more
+        kept.append(topic)
+    left = replace(request, body={**request.body, "Topics": kept})
+    return Judged(left, tuple(refused), changes, wait)
+
+
+def _more(api: str, topic: Mapping[str, Any], present: Mapping[str, tuple[int, int]]) -> int:
+    if api != CREATE_TOPICS:
+        return max(0, int(topic["Count"]) - present.get(topic["Name"], (0, 0))[0])
+    if topic["Name"] in present:
+        return 0  # the broker refuses it
+    if topic["Assignments"]:
+        return len(topic["Assignments"])
+    count = int(topic["NumPartitions"])
+    return PARTITIONS_DEFAULT if count == -1 else max(0, count)

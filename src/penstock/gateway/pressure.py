@@ -1,0 +1,84 @@
+"""Brokers under pressure, as a gateway sees them: told on `_penstock.pressure`, once it lasts.
+
+A look a second at what is in flight; the data path knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from penstock.kafka.appending import append
+from penstock.model import keys
+from penstock.model.errors import PenstockError
+from penstock.model.events import BrokerPressure
+from penstock.model.ids import BrokerId
+from penstock.quota.pressure import Sample, Watched, watch
+from penstock.quota.topics import PRESSURE
+
+if TYPE_CHECKING:
+    from penstock.gateway.server import Gateway
+    from penstock.kafka.client import Client
+
+SAMPLE_SECONDS: Final = 1.0
+
+log = structlog.get_logger("penstock.gateway")
+
+
+def in_flight(gateway: Gateway) -> dict[int, tuple[int, float]]:
+    """By broker: requests that it should answer at once and has not yet, and how long the oldest waits."""
+    now = perf_counter()
+    found: dict[int, tuple[int, float]] = {int(broker.id): (0, 0.0) for broker in gateway.config.brokers}
+    for session in list(gateway.sessions.values()):
+        if session.broker is None:
+            continue
+        begun = [sent[2] for sent in list(session.waiting) if sent[1] is not None and sent[1].timed]
+        if begun:
+            count, oldest = found.get(int(session.broker.id), (0, 0.0))
+            found[int(session.broker.id)] = (count + len(begun), max(oldest, now - min(begun)))
+    return found
+
+
+class PressureWatch:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._watched: dict[int, Watched] = {}
+
+    def look(self, now_ms: int) -> list[BrokerPressure]:
+        """What is to be told after one more look."""
+        source, events = self._gateway.counted_by, []
+        for broker, (count, waited) in in_flight(self._gateway).items():
+            before = self._watched.get(broker, Watched())
+            after, phase, began_ms = watch(before, Sample(now_ms, count, waited))
+            self._watched[broker] = after
+            if phase is not None:
+                event = BrokerPressure(
+                    cluster=source.cluster,
+                    broker=BrokerId(broker),
+                    gateway=source.gateway,
+                    incarnation=source.incarnation,
+                    time_ms=now_ms,
+                    began_ms=began_ms,
+                    phase=phase,
+                    in_flight=after.in_flight,
+                    waited_us=int(after.waited_seconds * 1e6),
+                )
+                log.warning("broker under pressure", phase=str(phase), **{keys.BROKER: broker})
+                events.append(event)
+        return events
+
+    async def run(self, client: Client) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            events = self.look(int(time.time() * 1000))
+            if not events:
+                continue
+            try:
+                await append(client, PRESSURE, [(event.key, event.to_bytes()) for event in events])
+            except PenstockError as failure:  # while it lasts it is told again
+                log.warning("pressure not told", **{keys.ERROR: str(failure)})

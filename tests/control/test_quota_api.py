@@ -1,0 +1,142 @@
+"""Quotas and use over the HTTP API: what is shown, what may be set, and by whom."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from penstock.control.api import make_api
+from penstock.model.entities import OperatorRole
+from penstock.model.events import Dimension, QuotaShares
+from penstock.model.ids import LogicalClusterId
+from tests.control.paper_plane import PaperPlane
+from tests.control.test_api import Api, code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INGRESS = str(Dimension.INGRESS_BYTES)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with TestClient(make_api(), raise_server_exceptions=False) as one:
+        yield one
+
+
+@pytest.fixture
+def api(client: TestClient) -> Api:
+    plane = PaperPlane()
+    client.app.state.plane = plane  # type: ignore[attr-defined]
+    return Api(plane, client)
+
+
+def told(api: Api, cluster: str, used: float, **more: Any) -> None:
+    """As a coordinator would: two gateways, of which the second has the traffic and waits."""
+    values: dict[str, Any] = {"time_ms": int(time.time() * 1000), "valid_ms": 60_000} | more
+    api.plane.shares[LogicalClusterId(cluster)] = QuotaShares(
+        tenant=LogicalClusterId(cluster),
+        epoch=1,
+        sequence=1,
+        quota={INGRESS: 5e6},
+        shares={"a": {INGRESS: 1e6}, "b": {INGRESS: 4e6}},
+        limits={"a": {INGRESS: 1e6}, "b": {INGRESS: 4e6}},
+        used={"a": {INGRESS: 0.0}, "b": {INGRESS: used}},
+        throttled={"b": {INGRESS: 0.5}},
+        levels={str(Dimension.CONNECTIONS): 20},
+        **values,
+    )
+
+
+def by_dimension(shown: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["dimension"]: row for row in shown["dimensions"]}
+
+
+def test_a_quota_is_shown_with_its_use_and_how_gateways_share_it(api: Api) -> None:
+    cluster = api.made()
+    told(api, cluster["id"], 3e6)
+
+    shown = api("GET", "/clusters/shop/quota").json()
+
+    ingress = by_dimension(shown)[INGRESS]
+    assert (ingress["quota"], ingress["used"], ingress["granted"]) == (5e6, 3e6, 5e6)
+    assert ingress["demand"] > 3e6
+    assert ingress["throttled"] == 0.5
+    assert by_dimension(shown)["connections"]["used"] == 20
+    assert [(row["gateway"], row["share"]) for row in shown["gateways"]] == [("a", 1e6), ("b", 4e6)]
+
+
+def test_a_quota_of_which_nothing_was_heard_lately_is_shown_without_use(api: Api) -> None:
+    cluster = api.made()
+    told(api, cluster["id"], 3e6, time_ms=1)
+
+    shown = api("GET", "/clusters/shop/quota").json()
+
+    assert by_dimension(shown)[INGRESS]["used"] is None
+    assert shown["gateways"] == []
+    assert shown["decided_ms"] is None
+
+
+def test_a_limit_is_set_and_given_back(api: Api) -> None:
+    api.made()
+
+    made = api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: 2e6, "requests": 50}}, If_Match="*")
+    assert made.status_code == 202, made.text
+    back = api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: None}}, If_Match="*")
+
+    assert made.json()["cluster"]["quota"][INGRESS] == 2e6
+    assert back.json()["cluster"]["quota"][INGRESS] == 5e6
+    assert back.json()["cluster"]["overrides"] == {"requests": 50}
+
+
+def test_a_limit_is_set_for_the_version_that_was_seen(api: Api) -> None:
+    api.made()
+
+    answer = api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: 2e6}}, If_Match='"999"')
+
+    assert answer.status_code == 412
+
+
+@pytest.mark.parametrize("limits", [{INGRESS: 0}, {INGRESS: -1}, {"nonsense": 5}, {INGRESS: "much"}])
+def test_a_limit_that_cannot_be_is_refused(api: Api, limits: dict[str, Any]) -> None:
+    api.made()
+
+    assert code(api("PATCH", "/clusters/shop/quota", {"limits": limits}, If_Match="*"), 422)
+
+
+def test_a_quota_is_seen_by_viewers_and_set_by_admins_of_its_cluster(api: Api) -> None:
+    cluster, other = api.made(), api.made("other")
+    api.plane.add_token("viewer", OperatorRole.VIEWER, "v" * 40, cluster["id"])
+    api.plane.add_token("elsewhere", OperatorRole.CLUSTER_ADMIN, "e" * 40, other["id"])
+
+    api.secret = "v" * 40
+    assert api("GET", "/clusters/shop/quota").status_code == 200
+    assert code(api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: 9e9}}, If_Match="*"), 403)
+    api.secret = "e" * 40
+    assert code(api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: 9e9}}, If_Match="*"), 403)
+
+
+def test_who_uses_most_comes_first(api: Api) -> None:
+    for name, used in (("quiet", 1e5), ("busy", 4e6), ("middling", 2e6)):
+        told(api, api.made(name)["id"], used)
+    api.made("silent")
+
+    items = api("GET", f"/usage?by={INGRESS}&top=2").json()["items"]
+
+    assert [item["name"] for item in items] == ["busy", "middling"]
+    assert items[0]["of_quota"] == 0.8
+    assert items[0]["most"] == INGRESS
+    assert items[0]["throttled"] == {INGRESS: 0.5}
+
+
+def test_a_token_for_one_cluster_sees_the_use_of_no_other(api: Api) -> None:
+    ours, theirs = api.made("ours")["id"], api.made("theirs")["id"]
+    for cluster in (ours, theirs):
+        told(api, cluster, 1e6)
+    api.plane.add_token("one", OperatorRole.VIEWER, "s" * 40, ours)
+    api.secret = "s" * 40
+
+    assert [item["name"] for item in api("GET", "/usage").json()["items"]] == ["ours"]

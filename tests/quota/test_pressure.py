@@ -1,0 +1,104 @@
+"""When a broker is under pressure: it takes a while to begin, a while to end, and is told of meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.gateway.pressure import PressureWatch, in_flight
+from penstock.model.events import BrokerPressure, Phase
+from penstock.quota.pressure import AGAIN_MS, SUSTAINED, Sample, Watched, watch
+from tests.ground.fleet import wait_for
+from tests.ground.gateway import new_access, start_gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.ground.fleet import Fleet
+
+SLOW, CALM, BETWEEN = 0.9, 0.1, 0.4
+
+
+def phases(waits: Sequence[float]) -> list[Phase | None]:
+    state, told = Watched(), []
+    for second, waited in enumerate(waits):
+        state, phase, _ = watch(state, Sample(second * 1000, 10, waited))
+        told.append(phase)
+    return told
+
+
+def test_pressure_begins_when_it_lasts_and_ends_when_it_is_over_for_as_long() -> None:
+    told = phases([SLOW] * SUSTAINED + [CALM] * SUSTAINED)
+
+    assert told == [None] * 4 + [Phase.BEGAN] + [None] * 4 + [Phase.ENDED]
+
+
+def test_a_stall_now_and_then_is_no_pressure() -> None:
+    assert set(phases(([SLOW] * (SUSTAINED - 1) + [CALM]) * 5)) == {None}
+
+
+def test_what_lasts_is_told_again() -> None:
+    told = phases([SLOW] * (SUSTAINED + AGAIN_MS // 1000))
+
+    assert told[-1] is Phase.LASTS
+
+
+def test_between_calm_and_slow_nothing_changes() -> None:
+    assert Phase.ENDED not in phases([SLOW] * SUSTAINED + [BETWEEN] * 50)
+    assert Phase.BEGAN not in phases([BETWEEN] * 50)
+
+
+@given(st.lists(st.sampled_from((SLOW, CALM, BETWEEN)), max_size=200))
+def test_every_spell_begins_before_it_lasts_or_ends_and_ends_once(waits: list[float]) -> None:
+    told = [phase for phase in phases(waits) if phase is not None]
+
+    for before, after in zip([None, *told], told):
+        assert (after is Phase.BEGAN) == (before in (None, Phase.ENDED))
+
+
+@pytest.mark.kafka
+def test_a_broker_that_does_not_answer_is_under_pressure_until_it_does(
+    make_fleet: Callable[..., Fleet],
+) -> None:
+    fleet = make_fleet()
+    running = start_gateway(fleet, [new_access()])
+    (node,) = fleet.brokers
+    watching = PressureWatch(running.gateway)
+
+    def look(second: int) -> list[BrokerPressure]:
+        return running.do(lambda: watching.look(second * 1000))
+
+    try:
+        client = AdminClient(running.accesses[0].client_config())
+        client.list_topics(timeout=60)
+        fleet.pause(node.name)
+        asked = threading.Thread(target=lambda: client.list_topics(timeout=60))
+        asked.start()
+
+        def waits() -> bool:
+            return running.do(lambda: in_flight(running.gateway))[node.spec.id][1] > 0.6
+
+        wait_for(waits, what="a request that waits")
+        began = [event for second in range(SUSTAINED) for event in look(second)]
+        fleet.resume(node.name)
+        asked.join()
+
+        def answered() -> bool:
+            return running.do(lambda: in_flight(running.gateway))[node.spec.id][0] == 0
+
+        wait_for(answered, what="its answer")
+        ended = [event for second in range(SUSTAINED, 2 * SUSTAINED) for event in look(second)]
+
+        assert [(event.phase, event.broker) for event in began] == [(Phase.BEGAN, node.spec.id)]
+        assert began[0].waited_us > 500_000
+        assert began[0].in_flight >= 1
+        assert [event.phase for event in ended] == [Phase.ENDED]
+        assert ended[0].began_ms == began[0].began_ms
+    finally:
+        fleet.resume(node.name)
+        running.stop()

@@ -45,7 +45,7 @@ AREAS: Final[dict[str, Budget]] = {
     "console": Budget(),
     # the platform
     "gateway": Budget(pure=12, kafka=150),
-    "control": Budget(pure=20, kafka=150),
+    "control": Budget(pure=20, kafka=140),
     "quota": Budget(pure=14, kafka=50),
     "balance": Budget(pure=8, kafka=45),
     "health": Budget(),

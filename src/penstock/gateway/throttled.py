@@ -214,7 +214,7 @@ class ThrottledDialogue(Dialogue):
         session.to_broker = []
         with session.telling(judged.wait_seconds, (request.api, request.version)):
             both = replace(made, refused=(*judged.refused, *made.refused))
-            self.forward_rebuilt(request, both, route, key)
+            self.forward_rebuilt(request, both.request, both.entries, route, key)
         session.send(session.to_broker)
         session.change_partitions(judged.changes, judged.wait_seconds)
 

@@ -5,7 +5,8 @@ its defaults. KEDA's scaler runs with the same threshold and an HPA scale-up win
 300 s (down: the HPA's 300 s). Every goal is measured against the baseline that is best at it.
 
 Sampling: ten thousand groups over a hundred topics of twelve partitions on a real broker, samples
-topic included, while another process asks for values.
+topic included, by the scaler as it is served: the service here, its sampler in a process of its own,
+and another process that asks for values. A round's cost is that of the service and the sampler together.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ import sys
 import tempfile
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
 
 from bench.frame import Result, Run, main
 from bench.scale_calls import topic_of, wishes_of
@@ -34,15 +38,13 @@ from penstock.kafka.commits import Committed
 from penstock.kafka.outcomes import all_done
 from penstock.kafka.partitions import TopicPartition
 from penstock.model.errors import PenstockError
-from penstock.scale.journal import TopicJournal
-from penstock.scale.kafka_source import KafkaLagSource
 from penstock.scale.policy import Policy
-from penstock.scale.server import Running, served
+from penstock.scale.server import Running, serving
+from penstock.scale.settings import ClusterSettings, ScalerSettings
 from penstock.scale.simulate.plot import draw
 from penstock.scale.simulate.run import SAMPLE_SECONDS, KedaArm, PersistentArm, Still, run
 from penstock.scale.simulate.score import NOTHING, Score, pressure_episodes, score
 from penstock.scale.simulate.traces import trace_set
-from penstock.scale.turns import calm_collector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -153,7 +155,7 @@ def _behind(scores: Scores) -> dict[str, float]:
 def _sampling(run: Run) -> Iterator[Result]:
     groups = GROUPS_QUICK if run.quick else GROUPS
     try:
-        rounds, calls, refused = asyncio.run(_sample(run, groups))
+        rounds, samplers, calls, refused = asyncio.run(_sample(run, groups))
     except (PenstockError, OSError, TimeoutError) as failure:
         for name, unit, goal in (
             ("sampling-round", "processor seconds", "<= 10"),
@@ -161,10 +163,12 @@ def _sampling(run: Run) -> Iterator[Result]:
         ):
             yield Result.missing(name, unit=unit, goal=goal, reason=str(failure) or "a round took too long")
         return
-    scaled = [each * GROUPS / groups for each in rounds]
+    # The service's part is that of the calls, which are the same however many groups there are.
+    scaled = [each - sampler + sampler * GROUPS / groups for each, sampler in zip(rounds, samplers)]
     yield Result.of_runs(
         "sampling-round", scaled, unit=f"processor seconds for {GROUPS} groups", goal="<= 10",
-        detail={"groups": groups, "topics": TOPICS, "partitions": PARTITIONS},
+        detail={"groups": groups, "topics": TOPICS, "partitions": PARTITIONS,
+                "sampler_process_s": [round(each, 2) for each in samplers]},
     )  # fmt: skip
     if len(calls) < CALLS_MIN:
         yield Result.missing(
@@ -180,25 +184,23 @@ def _sampling(run: Run) -> Iterator[Result]:
 
 
 class Sampling(NamedTuple):
-    rounds: list[float]  # processor seconds of each
+    rounds: list[float]  # processor seconds of each, both processes
+    samplers: list[float]  # of it, the sampler's
     calls: list[float]  # milliseconds of each
     refused: int  # calls without a fresh sample
 
 
 async def _sample(run: Run, groups: int) -> Sampling:
-    with tempfile.TemporaryDirectory() as home, calm_collector():
+    with tempfile.TemporaryDirectory() as home:
         async with (
             _broker(Path(home)) as node,
             Client(node.cluster.spec.bootstrap(), security_of(node)) as client,
         ):
             run.say(f"committing offsets of {groups} groups")
             await _commit_all(client, groups)
-            journal = TopicJournal(client, "bench-scale-samples", history_seconds=60)
-            await journal.prepare()
-            source = {"default": KafkaLagSource(client)}
-            async with served(source, journal, {"default": 10.0}, listen="127.0.0.1:0") as up:
+            async with serving(_settings(node, Path(home))) as up:
                 for number in range(groups):
-                    up.loop.admit(f"bench/group-{number}", wishes_of(number))
+                    up.board.admit(f"bench/group-{number}", wishes_of(number))
                 run.say("first round")
                 await _all_judged(up, 0.0)
                 seconds = CALL_SECONDS_QUICK if run.quick else CALL_SECONDS
@@ -215,28 +217,50 @@ async def _sample(run: Run, groups: int) -> Sampling:
                 during = [
                     spent for at, spent in said["calls"] if any(r.begun <= at <= r.ended for r in rounds)
                 ]
-                return Sampling([each.processor for each in rounds], during, said["refused"])
+                spent = [each.processor for each in rounds]
+                return Sampling(spent, [each.sampler for each in rounds], during, said["refused"])
+
+
+def _settings(node: Node, home: Path) -> ScalerSettings:
+    cluster = ClusterSettings(node.cluster.spec.bootstrap())
+    login = security_of(node).login
+    if login is not None:
+        (home / "password").write_text(login.password)
+        cluster = replace(
+            cluster, user=login.user, password_file=home / "password", mechanism=login.mechanism
+        )
+    return ScalerSettings(
+        {"default": cluster}, "127.0.0.1:0", samples_cluster="default", samples_topic="bench-scale-samples"
+    )
 
 
 class Round(NamedTuple):
     begun: float  # seconds since the epoch
     ended: float
-    processor: float  # seconds
+    processor: float  # seconds, both processes
+    sampler: float
 
 
 async def _one_round(up: Running) -> Round:
     """From the beginning of a slot until every group of it is judged."""
-    interval = up.loop.samplers["default"].interval
+    interval = next(iter(up.board.watches)).interval
     begun = (time.time() // interval + 1) * interval
     while time.time() < begun:
         await asyncio.sleep(0.001)
-    spent = time.process_time()
+    ours, theirs = time.process_time(), _sampler_seconds(up)
     await _all_judged(up, begun - 0.5)
-    return Round(begun, time.time(), time.process_time() - spent)
+    theirs = _sampler_seconds(up) - theirs
+    return Round(begun, time.time(), time.process_time() - ours + theirs, theirs)
+
+
+def _sampler_seconds(up: Running) -> float:
+    assert up.sampler is not None
+    spent = psutil.Process(up.sampler.pid).cpu_times()
+    return float(spent.user + spent.system)
 
 
 async def _all_judged(up: Running, since: float) -> None:
-    left = list(up.loop.watches)
+    left = list(up.board.watches)
     async with asyncio.timeout(ROUND_SECONDS_MAX):
         while left:  # from the end, so that looking costs nothing that would be measured
             if (left[-1].sampled_at or 0.0) > since and left[-1].verdict is not None:

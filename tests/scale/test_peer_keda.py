@@ -67,7 +67,7 @@ def scaler(cluster: PretendCluster, **options: Any) -> Any:
 async def test_spec_value_and_activity_as_the_hpa_sees_them(peer: Path) -> None:
     async with scaler(PretendCluster(members=2, end=[107, 100])) as up:
         await drive(peer, up)  # makes the watch; the first value may be pending
-        await until(lambda: any(watch.verdict for watch in up.loop.watches), "a verdict")
+        await until(lambda: any(watch.verdict for watch in up.board.watches), "a verdict")
         answer = await drive(peer, up)
 
     assert answer["error"] == ""
@@ -81,7 +81,7 @@ async def test_a_lowering_arrives_with_its_fraction(peer: Path) -> None:
     async with scaler(cluster) as up:
         await drive(peer, up, metadata=HASTY)
         await until(
-            lambda: any(watch.verdict and watch.verdict.replicas == 1 for watch in up.loop.watches),
+            lambda: any(watch.verdict and watch.verdict.replicas == 1 for watch in up.board.watches),
             "a lowering",
         )
         answer = await drive(peer, up, metadata=HASTY)
@@ -103,7 +103,7 @@ async def test_activity_and_spec_are_pushed(peer: Path) -> None:
     cluster = PretendCluster(members=0, state=GroupState.EMPTY)
     async with scaler(cluster) as up:
         pushing = asyncio.create_task(drive(peer, up, push_seconds=4.0, metadata={"minReplicas": "0"}))
-        await until(lambda: any(watch.verdict for watch in up.loop.watches), "a verdict")
+        await until(lambda: any(watch.verdict for watch in up.board.watches), "a verdict")
         cluster.end[0] += 3
         answer = await pushing
 

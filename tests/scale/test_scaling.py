@@ -89,7 +89,7 @@ class Deployment:
                 continue  # KEDA leaves the replicas alone then
             if wanted != len(self._pods):
                 self.changes.append(wanted)
-                self.reasons += [str(watch.verdict) for watch in up.loop.watches]
+                self.reasons += [str(watch.verdict) for watch in up.board.watches]
                 await asyncio.to_thread(self._become, wanted)
 
     def _become(self, wanted: int) -> None:
@@ -167,12 +167,12 @@ async def stage(
 
 
 def lag(up: Running) -> int:
-    (watch,) = up.loop.watches
+    (watch,) = up.board.watches
     return watch.verdict.lag if watch.verdict else 0
 
 
 def judged(up: Running) -> bool:
-    return any(watch.verdict is not None and watch.verdict.states for watch in up.loop.watches)
+    return any(watch.verdict is not None and watch.verdict.states for watch in up.board.watches)
 
 
 async def test_a_burst_is_left_alone_overload_scales_once_and_recovery_once(
@@ -181,7 +181,7 @@ async def test_a_burst_is_left_alone_overload_scales_once_and_recovery_once(
     async with stage(fleet, unique) as (load, deployment, up):
         load.rate = 30.0
         await until(lambda: judged(up), "a first verdict", seconds=40)
-        (watch,) = up.loop.watches
+        (watch,) = up.board.watches
         await until(lambda: watch.window.rows and watch.memory.asked == 1, "one replica")
 
         load.send(600)

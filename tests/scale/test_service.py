@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -17,7 +15,6 @@ from penstock.scale.journal import Alone
 from penstock.scale.proto import externalscaler_pb2 as pb
 from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from penstock.scale.server import served
-from penstock.scale.settings import ServerTls
 from penstock.scale.values import GroupState
 from tests.scale.pretend import (
     HASTY,
@@ -30,9 +27,6 @@ from tests.scale.pretend import (
     until,
     value_when,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def refusal(call: object) -> tuple[grpc.StatusCode, str]:
@@ -95,7 +89,7 @@ async def test_an_unknown_group_or_topic_is_an_error_and_heals(absent: dict[str,
     request = pb.GetMetricsRequest(scaledObjectRef=reference(), metricName=METRIC)
     async with scaler(cluster, Alone()) as (up, stub):
         await refusal(stub.GetMetrics(request))  # pending, the first time
-        await until(lambda: any(watch.missing for watch in up.loop.watches), "a look")
+        await until(lambda: any(watch.missing for watch in up.board.watches), "a look")
         code, text = await refusal(stub.GetMetrics(request))
         cluster.there = cluster.topic_there = True
         healed = await _healed(stub)
@@ -119,8 +113,8 @@ async def test_brokers_that_cannot_be_seen_are_an_error_and_never_zero() -> None
     async with scaler(cluster, Alone()) as (up, stub):
         await value_when(stub, reference(), lambda value: value > 0)
         cluster.reachable = False
-        (watch,) = up.loop.watches
-        await until(lambda: up.loop.clock() - (watch.sampled_at or 0) > 4 * INTERVAL, "stale samples")
+        (watch,) = up.board.watches
+        await until(lambda: up.board.clock() - (watch.sampled_at or 0) > 4 * INTERVAL, "stale samples")
         code, text = await refusal(stub.GetMetrics(request))
         inactive = await refusal(stub.IsActive(reference()))
 
@@ -134,7 +128,7 @@ async def test_a_group_without_members_and_without_memory_is_an_error_unless_zer
     request = pb.GetMetricsRequest(scaledObjectRef=reference(), metricName=METRIC)
     async with scaler(cluster, Alone()) as (up, stub):
         await refusal(stub.GetMetrics(request))
-        await until(lambda: all(watch.sampled_at for watch in up.loop.watches), "a look")
+        await until(lambda: all(watch.sampled_at for watch in up.board.watches), "a look")
         code, text = await refusal(stub.GetMetrics(request))
         from_zero = await value_when(stub, reference(minReplicas="0"), lambda value: value > 0)
 
@@ -215,29 +209,6 @@ async def test_health_and_reflection_are_served() -> None:
     assert "externalscaler.ExternalScaler" in listed
 
 
-async def test_tls_with_client_certificates(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    certificate, client = authority.issue_cert("localhost"), authority.issue_cert("keda")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    certificate.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
-    certificate.private_key_pem.write_to_path(tmp_path / "server.key")
-    tls = ServerTls(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
-    trusted = grpc.ssl_channel_credentials(
-        authority.cert_pem.bytes(), client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
-    )
-    async with served(
-        {"default": PretendCluster()}, Alone(), {"default": INTERVAL}, listen="localhost:0", tls=tls
-    ) as up:
-        async with grpc.aio.secure_channel(f"localhost:{up.port}", trusted) as channel:
-            answer = await ExternalScalerStub(channel).GetMetricSpec(reference())
-        stranger = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
-        async with grpc.aio.secure_channel(f"localhost:{up.port}", stranger) as channel:
-            code, _ = await refusal(ExternalScalerStub(channel).GetMetricSpec(reference()))
-
-    assert len(answer.metricSpecs) == 1
-    assert code is grpc.StatusCode.UNAVAILABLE
-
-
 async def test_numbers_are_shown_to_prometheus_and_go_with_their_watch() -> None:
     cluster = PretendCluster()
     async with served(
@@ -246,10 +217,9 @@ async def test_numbers_are_shown_to_prometheus_and_go_with_their_watch() -> None
         async with grpc.aio.insecure_channel(f"127.0.0.1:{up.port}") as channel:
             await value_when(ExternalScalerStub(channel), reference(), lambda value: value > 0)
         shown = await _page(up.metrics_port)
-        (watch,) = up.loop.watches
+        (watch,) = up.board.watches
         watch.called_at -= 10**6
-        up.loop.watches.expire(up.loop.clock())
-        up.loop.metrics.forget(watch)
+        up.board.watches.expire(up.board.clock())
         after = await _page(up.metrics_port)
 
     series = 'penstock_scale_replicas{cluster="default",group="billing",scaled_object="shop/billing"} 2.0'
@@ -274,13 +244,16 @@ async def test_two_instances_on_one_topic_agree_and_a_restart_keeps_the_window()
             cluster.arriving = 40
             assert await value_when(one, about, lambda value: value > 2) == 4.0
             assert await value_when(two, about, lambda value: value > 2) == 4.0
-            writers = {first.loop.watches.newest_slot("default"), second.loop.watches.newest_slot("default")}
-        kept = len(next(iter(first.loop.watches)).window.history)
+            writers = {
+                first.board.watches.newest_slot("default"),
+                second.board.watches.newest_slot("default"),
+            }
+        kept = len(next(iter(first.board.watches)).window.history)
     cluster.arriving = 0
 
     async with scaler(cluster, topic, instance="three") as (third, three):
-        await until(lambda: len(third.loop.watches) == 1, "the watch, without a call")
-        (watch,) = third.loop.watches
+        await until(lambda: len(third.board.watches) == 1, "the watch, without a call")
+        (watch,) = third.board.watches
         await until(lambda: len(watch.window.history) >= min(kept, 3), "its window")
         value = await value_when(three, about, lambda value: value > 0)
 

@@ -15,6 +15,9 @@ What it promises:
 - A partition that more consumers cannot help (stuck, or alone on its member) never asks for more.
 - When the brokers cannot be seen the answer is an error, never a zero.
 
+Two processes: the service answers calls (`server`, `service`, `board`), and the sampler it starts
+(`supervisor`, `link`, `sampling`) looks, journals and judges (`loop`), so that neither waits for the other.
+
 The road of one answer, one module a step: `values` (what was sampled), `window` (its history),
 `facts` (numbers for each partition), `partitions` (its state), `rules` and `sizing` (numbered
 rules), `verdict` (their order), `encoding` (the number the HPA reads).

@@ -17,7 +17,7 @@ from penstock.scale.journal import TopicJournal
 from penstock.scale.kafka_source import KafkaLagSource
 from penstock.scale.records import Sampled
 from penstock.scale.sampler import Sampler
-from penstock.scale.server import HISTORY_SECONDS
+from penstock.scale.sampling import HISTORY_SECONDS
 from penstock.scale.watches import Watches
 
 if TYPE_CHECKING:

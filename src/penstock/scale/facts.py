@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFacts:
+class PartitionFacts(NamedTuple):
     """What is known of one partition now."""
 
     key: PartitionKey
@@ -81,30 +80,27 @@ def facts_of(window: Window) -> GroupFacts:
     newest, oldest_at = window.rows[-1], window.history[0][0]
     now = newest.at
     recent = _recent(window)
-    times = np.array([row.at for row in recent])
-    story = times[:, None] >= since.begun[None, :]  # rows that belong to each partition's present story
-    first = np.argmax(story, axis=0)
-    column = np.arange(len(owners))
-    span = now - times[first]
-    pace = np.where(span > 0, 1.0 / np.where(span > 0, span, 1.0), 0.0)
-    arrival = _known(newest.end - np.array([row.end for row in recent])[first, column]) * pace
-    consumed = _known(newest.done - np.array([row.done for row in recent])[first, column]) * pace
+    arrival, consumed = _rates(window, recent)
     still_for, quiet_for = now - since.moved, now - since.arrived
-    trend = _Trend(newest.smooth_lag, *[np.zeros(len(owners))] * 3)
-    if np.isfinite(since.high).any():  # nobody asks for trends where no lag is high
+    nothing = np.zeros(len(owners))
+    trend = _Trend(newest.smooth_lag, nothing, nothing, nothing)
+    if since.high.min(initial=np.inf) < np.inf:  # nobody asks for trends where no lag is high
         stuck = (newest.lag > 0) & (still_for >= policy.stall) & (newest.age >= policy.stall)
-        trend = _trend(recent, times, story, first, owners, stuck)
-    shared = np.where(owners == NO_OWNER, 0, np.count_nonzero(owners[:, None] == owners[None, :], axis=1) - 1)
+        trend = _trend(recent, since.begun, owners, stuck)
+    known_for = now - since.begun
+    if not newest.known:
+        known_for[np.isnan(newest.done)] = 0.0
+    known = _as_it_is if newest.known else _known
     columns = (
-        np.where(np.isnan(newest.done), 0.0, now - since.begun),
-        _known(newest.smooth_lag), _known(newest.smooth_age), _known(newest.lag),
+        known_for, known(newest.smooth_lag), known(newest.smooth_age), known(newest.lag),
         np.maximum(now - since.high, 0.0), np.maximum(now - since.low, 0.0), still_for, quiet_for,
-        arrival, consumed, _known(trend.backlog), trend.slope, trend.lately, trend.age_slope, owners, shared,
+        arrival, consumed, known(trend.backlog), trend.slope, trend.lately, trend.age_slope,
+        owners, window.shared,
     )  # fmt: skip
     partitions = tuple(
-        PartitionFacts(*each) for each in zip(window.partitions(), *(each.tolist() for each in columns))
+        map(PartitionFacts._make, zip(window.partitions(), *(each.tolist() for each in columns)))
     )
-    capacity, busiest = _member_rates(owners, consumed, since.high <= times[0], window.members)
+    capacity, busiest = _member_rates(owners, consumed, since.high <= recent[0].at, window.members)
     steady = now - window.steady_since
     if steady < min(policy.rate_seconds, now - oldest_at):
         capacity, busiest = None, 0.0  # part of the pace was another set of members'
@@ -121,6 +117,28 @@ def facts_of(window: Window) -> GroupFacts:
     )
 
 
+def _rates(window: Window, recent: list[Row]) -> tuple[Floats, Floats]:
+    """(arrived, consumed), records a second, over the part of each partition's story that is recent."""
+    newest, oldest = recent[-1], recent[0]
+    if window.restarted_at <= oldest.at and newest.known and oldest.known:  # all of it: most of the time
+        pace = 1.0 / (newest.at - oldest.at) if len(recent) > 1 else 0.0
+        return (newest.end - oldest.end) * pace, (newest.done - oldest.done) * pace
+    _, _, first = _stories(recent, window.since.begun)
+    column = np.arange(len(first))
+    span = newest.at - np.array([row.at for row in recent])[first]
+    pace_each = np.where(span > 0, 1.0 / np.where(span > 0, span, 1.0), 0.0)
+    arrived = newest.end - np.array([row.end for row in recent])[first, column]
+    consumed = newest.done - np.array([row.done for row in recent])[first, column]
+    return _known(arrived) * pace_each, _known(consumed) * pace_each
+
+
+def _stories(recent: list[Row], begun: Floats) -> tuple[Floats, Bools, NDArray[np.int64]]:
+    """(moments of the rows, which of them belong to each partition's present story, the first that does)."""
+    times = np.array([row.at for row in recent])
+    story = times[:, None] >= begun[None, :]
+    return times, story, np.argmax(story, axis=0)
+
+
 class _Trend(NamedTuple):
     backlog: Floats
     slope: Floats
@@ -130,12 +148,11 @@ class _Trend(NamedTuple):
 
 def _trend(
     recent: list[Row],
-    times: Floats,
-    story: Bools,
-    first: NDArray[np.int64],
+    begun: Floats,
     owners: NDArray[np.int64],
     stuck: Bools,
 ) -> _Trend:
+    times, story, first = _stories(recent, begun)
     backlog, whole = _backlogs(np.array([row.smooth_lag for row in recent]), story, owners, stuck)
     lately = backlog[-1] - backlog[np.maximum(len(recent) - 3, first), np.arange(len(owners))]
     ages = np.array([row.smooth_age for row in recent])
@@ -152,6 +169,10 @@ def _recent(window: Window) -> list[Row]:
         found.append(row)
     found.reverse()
     return found
+
+
+def _as_it_is(values: Floats) -> Floats:
+    return values
 
 
 def _known(values: Floats) -> Floats:
@@ -212,7 +233,7 @@ def _member_rates(
     owned = owners != NO_OWNER
     if not owned.any():
         rate = float(consumed.sum()) / max(members, 1)
-        return (rate if len(backlogged) and backlogged.mean() > 0.5 else None), rate
+        return (rate if 2 * np.count_nonzero(backlogged) > len(backlogged) else None), rate
     totals = np.bincount(owners[owned], weights=consumed[owned])
     saturated = np.bincount(owners[owned], weights=backlogged[owned]) > 0
     pace = totals[saturated & (totals > 0)]
@@ -222,9 +243,9 @@ def _member_rates(
 def _peak(window: Window) -> float:
     """The highest arrival rate over any `rate_seconds` of the low time, all partitions."""
     policy, newest = window.policy, window.rows[-1]
-    begin = max(newest.at - policy.low_seconds, float(window.since.begun.max(initial=0.0)))
+    begin = max(newest.at - policy.low_seconds, window.restarted_at)
     kept = [(at, total) for at, _, total in window.history if at >= begin]
-    if len(kept) < 2:
+    if len(kept) < 2 or kept[0][1] == kept[-1][1]:  # ends never fall within a story: nothing arrived
         return 0.0
     clock, total = (np.array(each) for each in zip(*kept))
     earlier = np.searchsorted(clock, clock - policy.rate_seconds - 1e-6)

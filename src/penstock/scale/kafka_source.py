@@ -267,12 +267,14 @@ def _owned(member: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
 def _positions(answer: Answers) -> dict[str, dict[int, Position]]:
     found: dict[str, dict[int, Position]] = {}
     for topic in answer["Topics"]:
+        places: dict[int, Position] = {}
         for each in topic["Partitions"]:
             offset = each["CommittedOffset"]
             if offset != NO_COMMIT and each["ErrorCode"] == Code.NONE:
-                done = offsetmap.decode(offset, each["Metadata"])
-                position = Position(offset, done.done_count if done else 0)
-                found.setdefault(topic["Name"], {})[each["PartitionIndex"]] = position
+                done = offsetmap.decode(offset, each["Metadata"]) if each["Metadata"] else None
+                places[each["PartitionIndex"]] = Position(offset, done.done_count if done else 0)
+        if places:
+            found[topic["Name"]] = places
     return found
 
 

@@ -1,4 +1,4 @@
-"""The scaler's heart-beat: sample, publish, read back, judge. The gRPC service only reads it.
+"""The scaler's heart-beat: sample, publish, read back, judge, report.
 
 Several instances may run. Each slot of the clock is sampled by one: the instance that wrote the
 last slot goes first, the others a third of an interval later and only if nothing came. Should two
@@ -40,6 +40,7 @@ class Loop:
         metrics: ScalerMetrics,
         *,
         instance: str,
+        report: Callable[[Watch], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.samplers = samplers
@@ -49,9 +50,9 @@ class Loop:
         self.unseen: dict[str, str] = {}  # by cluster: why the last round failed
         self._journal = journal
         self._instance = instance
-        self._changed: dict[str, asyncio.Event] = {}
+        self._report = report
         self._wake = {cluster: asyncio.Event() for cluster in samplers}
-        self._untold: list[Watch] = []
+        self._untold: dict[str, Watch] = {}  # by key: to be told to the other instances
         self._turns = Turns()
 
     async def run(self) -> None:
@@ -62,15 +63,13 @@ class Loop:
                 tasks.create_task(self._sample(sampler))
             tasks.create_task(self._housekeep())
 
-    def admit(self, scaled_object: str, metadata: Mapping[str, str]) -> Watch:
-        """The watch for a caller's wish. A new one is sampled at once and told to the others."""
+    def want(self, watch: Watch) -> None:
+        """Somebody asks for this one. If it is new it is sampled at once, and told to the others."""
         now = self.clock()
-        watch = self.watches.admit(scaled_object, metadata, now)
         if now - watch.told_at >= REFRESH_SECONDS:
             watch.told_at = now
-            self._untold.append(watch)
+            self._untold[watch.key] = watch
             self._wake[watch.policy.cluster].set()
-        return watch
 
     async def take(self, told: Told, live: bool) -> None:
         """One record of the journal, ours or another's."""
@@ -83,25 +82,11 @@ class Loop:
             return
         for watch in self.watches.take(told, judge=live):
             if live:
-                self.metrics.show(watch)
-                self._notify(watch)
+                self._report(watch)
                 if watch.verdict is not None and watch.verdict.change is not Change.HOLD:
+                    self.metrics.count(watch)
                     _log.info("%s: %d replicas, %s", watch.key, watch.verdict.replicas, watch.verdict.reason)
             await self._turns.taken()
-
-    async def changed(self, watch: Watch, seconds: float) -> None:
-        """Returns when the watch has been judged again, or after `seconds`."""
-        event = self._changed.setdefault(watch.key, asyncio.Event())
-        try:
-            async with asyncio.timeout(seconds):
-                await event.wait()
-        except TimeoutError:
-            return
-
-    def _notify(self, watch: Watch) -> None:
-        event = self._changed.pop(watch.key, None)
-        if event is not None:
-            event.set()
 
     async def _sample(self, sampler: Sampler) -> None:
         cluster, interval = sampler.cluster, sampler.interval
@@ -148,15 +133,14 @@ class Loop:
         self.metrics.rounds.labels(sampler.cluster).observe(time.perf_counter() - begun)
 
     async def _tell(self) -> None:
-        untold, self._untold = self._untold, []
+        untold, self._untold = self._untold, {}
         if untold:
             try:
                 await self._journal.publish(
-                    [Watched(each.scaled_object, each.metadata, each.called_at) for each in untold]
+                    [Watched(each.scaled_object, each.metadata, each.called_at) for each in untold.values()]
                 )
             except PenstockError:
-                for watch in untold:
-                    watch.told_at = 0.0  # told again at its next call
+                self._untold = untold | self._untold  # told with the next round of housekeeping
 
     async def _housekeep(self) -> None:
         collected_at = time.monotonic()
@@ -164,8 +148,6 @@ class Loop:
             if time.monotonic() - collected_at > FULL_COLLECTION_SECONDS:
                 gc.collect()
                 collected_at = time.monotonic()
-            for watch in self.watches.expire(self.clock()):
-                self.metrics.forget(watch)
-            self.metrics.watches.set(len(self.watches))
+            self.watches.expire(self.clock())
             await self._tell()
             await asyncio.sleep(min(each.interval for each in self.samplers.values()))

@@ -73,7 +73,10 @@ STUCK: Final = frozenset({PartitionState.STALLED, PartitionState.STOPPED})
 
 def state_of(facts: PartitionFacts, policy: Policy) -> PartitionState:
     """The first rule that holds names the state."""
-    return next(state for rule, state in RULES if rule(facts, policy))
+    for rule, state in RULES:
+        if rule(facts, policy):
+            return state
+    raise AssertionError("the last rule always holds")
 
 
 def beyond_one_consumer(facts: PartitionFacts) -> bool:

@@ -9,7 +9,7 @@ the same verdicts as the one who wrote it.
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.scale.values import GroupState, Log, Memory, Progress, Sample, offsets
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VERSION: Final = 1
+MEMORY: Final = tuple(each.name for each in fields(Memory))  # in the order in which they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,12 @@ def _plain(record: Watched | Sampled) -> dict[str, Any]:
             for group, sample in record.samples.items()
         },
         "missing": dict(record.missing),
-        "memories": {watch: astuple(memory) for watch, memory in record.memories.items()},
+        "memories": {watch: _remembered(memory) for watch, memory in record.memories.items()},
     }
+
+
+def _remembered(memory: Memory) -> list[float | int | None]:
+    return [getattr(memory, name) for name in MEMORY]
 
 
 def _columns(progress: Progress) -> list[list[int] | None]:

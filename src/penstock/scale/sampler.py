@@ -3,7 +3,7 @@
 KEDA's calls read what is there and never touch a broker, so their number and rhythm change
 nothing. A round asks for groups in batches (positions first, ends after: lag may be a moment
 too high, never negative by a race), then for the logs of all their topics once, and publishes
-samples part by part. Each step is small, so that calls are answered in between.
+samples part by part, in small steps.
 """
 
 from __future__ import annotations
@@ -127,10 +127,12 @@ class Sampler:
                 continue
             committed[partition] = position.offset
             begin, end = max(position.offset, log.start[partition]), log.end[partition]
+            if end <= begin:
+                continue  # nothing waits, so nothing is to be told apart
             if position.lag is not None:
                 beyond[partition] = max(0, end - begin - position.lag)
-            else:
-                beyond[partition] = min(position.beyond, max(0, end - begin))
+            elif position.beyond:
+                beyond[partition] = min(position.beyond, end - begin)
             if 0 < end - begin - beyond[partition] <= MARKER_SPAN_MAX and position.offset != NO_COMMIT:
                 markers[partition] = await self._marked(topic, partition, begin, end)
         return Progress(

@@ -1,9 +1,14 @@
-"""The scaler as a process: clusters, journal, heart-beat, gRPC with TLS, health and reflection."""
+"""The scaler as a service: gRPC with TLS, health and reflection, and metrics, before a sampler.
+
+`serving` is how it runs: calls are answered here, sampling and judging go on in a process of their
+own (`supervisor`). `served` has it all in one event loop, on any source and journal.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -12,30 +17,29 @@ import grpc
 from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
+from prometheus_client import generate_latest
 
-from penstock.kafka.client import Client
-from penstock.scale.journal import Alone, Journal, TopicJournal
-from penstock.scale.kafka_source import KafkaLagSource
-from penstock.scale.loop import Loop
-from penstock.scale.metrics import ScalerMetrics
+from penstock.model.errors.scale import ScalerSettingsInvalid
+from penstock.scale.board import Board
+from penstock.scale.metrics import CallMetrics
+from penstock.scale.page import page_served
 from penstock.scale.proto import externalscaler_pb2 as pb
 from penstock.scale.proto.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
-from penstock.scale.sampler import Sampler
+from penstock.scale.sampling import looped
 from penstock.scale.service import ExternalScaler
+from penstock.scale.supervisor import SamplerProcess
 from penstock.scale.turns import calm_collector
 from penstock.scale.watches import Watches
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import AsyncIterator, Mapping
-    from wsgiref.simple_server import WSGIServer
 
+    from penstock.scale.journal import Journal
     from penstock.scale.settings import ScalerSettings, ServerTls
     from penstock.scale.source import LagSource
+    from penstock.scale.watches import Watch
 
 GRACE_SECONDS: Final = 2.0  # that calls under way are given when the server stops
-HISTORY_SECONDS: Final = 900.0  # of the samples topic that a starting instance reads back
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
 # KEDA keeps one connection for all ScaledObjects and pings it.
 OPTIONS: Final = (
@@ -49,33 +53,34 @@ class Running:
     """A scaler that answers."""
 
     port: int
-    loop: Loop
+    board: Board
     metrics_port: int | None
+    sampler: SamplerProcess | None = None  # where it has a process of its own
 
 
 @asynccontextmanager
 async def serving(settings: ScalerSettings, *, instance: str | None = None) -> AsyncIterator[Running]:
     """Everything up and running; down again when the block ends."""
     name = instance or f"{os.uname().nodename}-{os.getpid()}-{os.urandom(3).hex()}"
+    sampler = SamplerProcess(settings, instance=name)
+    watches = Watches({cluster: each.interval for cluster, each in settings.clusters.items()})
+    board = Board(frozenset(settings.clusters), watches, CallMetrics(), wish=sampler.wish)
+    health = health_aio.HealthServicer()
+
+    async def shown(up: bool) -> None:
+        await health.set(SERVICE, _status(up))
+
+    async def page() -> bytes:
+        return generate_latest(board.metrics.registry) + await sampler.page()
+
     async with AsyncExitStack() as stack:
         stack.enter_context(calm_collector())
-        clients: dict[str, Client] = {}
-        for cluster, each in settings.clusters.items():
-            clients[cluster] = await stack.enter_async_context(Client(each.bootstrap, each.security()))
-        sources = {cluster: KafkaLagSource(client) for cluster, client in clients.items()}
-        journal: Journal = Alone()
-        if settings.samples_cluster is not None:
-            topic = TopicJournal(
-                clients[settings.samples_cluster], settings.samples_topic, history_seconds=HISTORY_SECONDS
-            )
-            await topic.prepare()
-            journal = topic
-        intervals = {cluster: each.interval for cluster, each in settings.clusters.items()}
-        running = await stack.enter_async_context(
-            served(sources, journal, intervals, listen=settings.listen, tls=settings.tls,
-                   metrics=settings.metrics, instance=name)
-        )  # fmt: skip
-        yield running
+        await stack.enter_async_context(sampler.supervised(board, shown))
+        port = await stack.enter_async_context(_answering(board, health, settings.listen, settings.tls))
+        metrics_port = None
+        if settings.metrics:
+            metrics_port = await stack.enter_async_context(page_served(settings.metrics, page))
+        yield Running(port, board, metrics_port, sampler)
 
 
 @asynccontextmanager
@@ -89,51 +94,82 @@ async def served(
     metrics: str | None = None,
     instance: str = "one",
 ) -> AsyncIterator[Running]:
-    """The same on any source and journal."""
+    """The same in one event loop, which sampling and calls then share."""
     watches = Watches(intervals)
-    numbers = ScalerMetrics()
-    samplers = {
-        cluster: Sampler(cluster, source, watches, instance=instance, interval=intervals[cluster])
-        for cluster, source in sources.items()
-    }
-    loop = Loop(samplers, journal, watches, numbers, instance=instance)
-    server = grpc.aio.server(options=OPTIONS)
-    add_ExternalScalerServicer_to_server(ExternalScaler(loop), server)  # type: ignore[no-untyped-call]  # generated
+
+    def want(watch: Watch) -> None:
+        loop.want(watch)
+
+    board = Board(frozenset(sources), watches, CallMetrics(), wish=want)
+    loop = looped(sources, journal, watches, intervals, instance=instance, report=board.notify)
+    board.unseen = loop.unseen
     health = health_aio.HealthServicer()
+    await health.set(SERVICE, _status(True))
+
+    async def page() -> bytes:
+        return generate_latest(board.metrics.registry) + generate_latest(loop.metrics.registry)
+
+    beating = asyncio.create_task(loop.run())
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_cancelled, beating)
+        port = await stack.enter_async_context(_answering(board, health, listen, tls))
+        metrics_port = await stack.enter_async_context(page_served(metrics, page)) if metrics else None
+        yield Running(port, board, metrics_port)
+
+
+@asynccontextmanager
+async def _answering(
+    board: Board, health: health_aio.HealthServicer, listen: str, tls: ServerTls | None
+) -> AsyncIterator[int]:
+    """KEDA's protocol on a socket; the port."""
+    server = grpc.aio.server(options=OPTIONS)
+    add_ExternalScalerServicer_to_server(ExternalScaler(board), server)  # type: ignore[no-untyped-call]  # generated
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection((SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
                                          reflection.SERVICE_NAME), server)  # fmt: skip
     port = _bind(server, listen, tls)
-    beating = asyncio.create_task(loop.run())
-    http = _serve_metrics(metrics, numbers) if metrics else None
     try:
         await server.start()
-        for each in ("", SERVICE):
-            await health.set(each, health_pb2.HealthCheckResponse.SERVING)
-        yield Running(port, loop, http[0].server_port if http else None)
+        await health.set("", _status(True))
+        yield port
     finally:
         await health.enter_graceful_shutdown()
         await server.stop(GRACE_SECONDS)
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
-        if http:
-            http[0].shutdown()
-            http[0].server_close()
-            http[1].join()
+
+
+def _status(up: bool) -> health_pb2.HealthCheckResponse.ServingStatus:
+    found = health_pb2.HealthCheckResponse
+    return found.SERVING if up else found.NOT_SERVING
 
 
 def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> int:
-    if tls is None:
-        return server.add_insecure_port(listen)
-    authority = tls.client_authority.read_bytes() if tls.client_authority else None
-    credentials = grpc.ssl_server_credentials(
-        [(tls.key.read_bytes(), tls.certificate.read_bytes())],
-        authority,
-        require_client_auth=authority is not None,
-    )
-    return server.add_secure_port(listen, credentials)
+    try:
+        if tls is None:
+            return server.add_insecure_port(listen)
+        return server.add_secure_port(listen, _credentials(tls))
+    except RuntimeError as failure:  # gRPC's way to say that the address cannot be had
+        raise ScalerSettingsInvalid(
+            key="listen", value=listen, expected="which cannot be bound: is it free, and of this machine?"
+        ) from failure
 
 
-def _serve_metrics(address: str, metrics: ScalerMetrics) -> tuple[WSGIServer, threading.Thread]:
-    host, _, port = address.rpartition(":")
-    return start_http_server(int(port), addr=host, registry=metrics.registry)
+def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    try:
+        # gRPC takes any bytes and then serves nobody; OpenSSL says what is wrong with them.
+        checked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        checked.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_authority:
+            checked.load_verify_locations(tls.client_authority)
+        authority = tls.client_authority.read_bytes() if tls.client_authority else None
+        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+    except OSError as failure:  # ssl's errors are of this kind, too
+        files = [str(each) for each in (tls.certificate, tls.key, tls.client_authority) if each]
+        raise ScalerSettingsInvalid(
+            key="tls", value=files, expected=f"expected a certificate and its key: {failure}"
+        ) from failure
+    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -22,8 +22,7 @@ from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from penstock.scale.loop import Loop
-    from penstock.scale.values import Verdict
+    from penstock.scale.board import Board
     from penstock.scale.watches import Watch
 
     Context = grpc.aio.ServicerContext[object, object]
@@ -47,13 +46,13 @@ class Refused(Exception):
 
 
 class ExternalScaler(ExternalScalerServicer):
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+    def __init__(self, board: Board) -> None:
+        self._board = board
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
         try:
             with self._call("IsActive"):
-                return pb.IsActiveResponse(result=self._verdict(self._watch(request)).active)
+                return pb.IsActiveResponse(result=self._board.answer(self._watch(request)).active)
         except Refused as refused:
             await context.abort(refused.status, refused.text)
             raise
@@ -75,7 +74,7 @@ class ExternalScaler(ExternalScalerServicer):
                     raise ScalerMetricUnknown(
                         scaled_object=watch.scaled_object, metric=request.metricName, known=METRIC
                     )
-                value = self._verdict(watch).value
+                value = self._board.answer(watch).value
                 found = pb.MetricValue(metricName=METRIC, metricValue=round(value), metricValueFloat=value)
                 return pb.GetMetricsResponse(metricValues=[found])
         except Refused as refused:
@@ -98,7 +97,7 @@ class ExternalScaler(ExternalScalerServicer):
             if active is not None and active != told:
                 told = active
                 yield pb.IsActiveResponse(result=active)
-            await self._loop.changed(watch, STREAM_BEAT_SECONDS)
+            await self._board.changed(watch, STREAM_BEAT_SECONDS)
 
     async def StreamMetricSpec(
         self, request: pb.ScaledObjectRef, context: Context
@@ -115,23 +114,20 @@ class ExternalScaler(ExternalScalerServicer):
             if first:
                 first = False
                 yield _spec()
-            await self._loop.changed(watch, STREAM_BEAT_SECONDS)
+            await self._board.changed(watch, STREAM_BEAT_SECONDS)
 
     def _watch(self, reference: pb.ScaledObjectRef) -> Watch:
         name = f"{reference.namespace}/{reference.name}"
         metadata = dict(reference.scalerMetadata)
         cluster = metadata.get("cluster", "").strip() or "default"
-        if cluster not in self._loop.samplers:
-            known = ", ".join(sorted(self._loop.samplers))
+        if cluster not in self._board.clusters:
+            known = ", ".join(sorted(self._board.clusters))
             raise ScalerClusterUnknown(scaled_object=name, cluster=cluster, known=known)
-        return self._loop.admit(name, metadata)
-
-    def _verdict(self, watch: Watch) -> Verdict:
-        return watch.answer(self._loop.clock(), self._loop.unseen.get(watch.policy.cluster, "no answer yet"))
+        return self._board.admit(name, metadata)
 
     def _activity(self, watch: Watch) -> bool | None:
         try:
-            return self._verdict(watch).active
+            return self._board.answer(watch).active
         except PenstockError:
             return None  # a push says what is known; who needs the error asks
 
@@ -146,7 +142,7 @@ class ExternalScaler(ExternalScalerServicer):
             status = _STATUS.get(failure.exit_code, grpc.StatusCode.INTERNAL)
             raise Refused(status, f"{failure}\n{failure.advice}") from failure
         finally:
-            self._loop.metrics.calls.labels(api, code).observe(time.perf_counter() - begun)
+            self._board.metrics.calls.labels(api, code).observe(time.perf_counter() - begun)
 
 
 def _spec() -> pb.GetMetricSpecResponse:

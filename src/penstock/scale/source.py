@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from penstock.scale.values import GroupState, Log
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where a group is in one partition."""
 
     offset: int  # committed, or a share group's start

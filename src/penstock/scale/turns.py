@@ -1,7 +1,7 @@
-"""Work in small steps, so that calls are answered in between.
+"""Work in small steps, so that others of the same event loop have their turn in between.
 
-Everything runs in one event loop. Whoever loops over thousands of groups calls `taken` after each,
-and is interrupted when its step has lasted long enough. The same holds for Python's collector of
+Whoever loops over thousands of groups calls `taken` after each, and is interrupted when its step
+has lasted long enough: answers are read, beats go out. The same holds for Python's collector of
 cyclic garbage: with ten thousand windows, one full collection stops everybody for a tenth of a
 second, so a scaler process does without them while it runs, but for one every few hours.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STEP_SECONDS_MAX: Final = 0.001
+STEP_SECONDS_MAX: Final = 0.005
 FULL_COLLECTION_SECONDS: Final = 6 * 3600.0
 # Young garbage goes as ever; the third number is how many of those it takes to a full collection.
 COLLECTOR: Final = (700, 5, 1_000_000)

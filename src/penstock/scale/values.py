@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,8 +81,7 @@ class PartitionState(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionKey:
+class PartitionKey(NamedTuple):
     topic: str
     partition: int
 
@@ -106,6 +105,17 @@ class Change(StrEnum):
     UP = "up"
     DOWN = "down"
     HOLD = "hold"
+
+
+class Standing(NamedTuple):
+    """All that an answer to KEDA needs of one watch: what the sampler's process tells the service's."""
+
+    at: float  # of the newest sample
+    replicas: int | None  # asked for; None: there is no verdict
+    value: float
+    active: bool
+    missing: str | None  # "group" or a topic's name, when the last look found none
+    state: str  # the group's
 
 
 @dataclass(frozen=True, slots=True)

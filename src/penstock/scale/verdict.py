@@ -44,18 +44,18 @@ def decide(window: Window, memory: Memory, *, interval: float) -> Verdict | None
     if asked is None:
         return None
     memory = learned(memory, facts.at, facts.capacity, facts.busiest)
-    memory = replace(memory, asked=asked, begun_at=facts.at if memory.begun_at is None else memory.begun_at)
+    if memory.asked != asked or memory.begun_at is None:
+        begun_at = facts.at if memory.begun_at is None else memory.begun_at
+        memory = replace(memory, asked=asked, begun_at=begun_at)
     states = {each.key: state_of(each, policy) for each in facts.partitions}
     situation = rules.situation_of(facts, states, policy, memory, asked, interval)
     change, replicas, findings = _change(situation)
     active = rules.g10_active(situation)
     now = facts.at
-    remembered = replace(
-        memory,
-        asked=replicas,
-        raised_at=now if change is Change.UP else memory.raised_at,
-        lowered_at=now if change is Change.DOWN else memory.lowered_at,
-    )
+    remembered = memory
+    if change is not Change.HOLD:
+        moment = {"raised_at": now} if change is Change.UP else {"lowered_at": now}
+        remembered = replace(memory, asked=replicas, **moment)
     return Verdict(
         at=now,
         change=change,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors.scale import BrokersUnseen, GroupEmpty, GroupUnknown, SamplesPending, TopicUnknown
 from penstock.scale.policy import Policy, metadata_hash, policy_of
-from penstock.scale.values import Memory
+from penstock.scale.values import Change, Memory, Standing, Verdict
 from penstock.scale.verdict import decide
 from penstock.scale.window import Window
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.model.errors import PenstockError
     from penstock.scale.records import Sampled
-    from penstock.scale.values import Sample, Verdict
+    from penstock.scale.values import Sample
 
 GAP_INTERVALS: Final = 3.5  # samples missing for longer break what was continuous
 FORGET_SECONDS: Final = 1800.0  # without a call
@@ -45,7 +45,8 @@ class Watch:
         self.missing: str | None = None  # "group" or a topic's name, when the last look found none
         self.sampled_at: float | None = None
         self.called_at = 0.0
-        self.told_at = 0.0
+        self.told_at = 0.0  # when the other instances last heard that it is asked for
+        self.wished_at = 0.0  # when the sampler did
         self.window = Window(policy, gap=GAP_INTERVALS * interval)
 
     def take(self, sample: Sample, memory: Memory | None, *, judge: bool = True) -> None:
@@ -61,7 +62,32 @@ class Watch:
         if judge:
             self._judge()
 
+    def standing(self) -> Standing | None:
+        """What another process needs to answer for this watch; None before its first sample."""
+        if self.sampled_at is None:
+            return None
+        if self.verdict is None and self.missing is None:
+            self._judge()
+        state = str(self.window.state)
+        if self.verdict is None:
+            return Standing(self.sampled_at, None, 0.0, False, self.missing, state)
+        found = self.verdict
+        return Standing(self.sampled_at, found.replicas, found.value, found.active, None, state)
+
+    def told(self, standing: Standing) -> None:
+        """Takes what the process that has the samples made of them."""
+        self.sampled_at, self.missing = standing.at, standing.missing
+        self.window.state = standing.state
+        self.verdict = None
+        if standing.replicas is not None:
+            self.verdict = Verdict(
+                standing.at, Change.HOLD, standing.replicas, standing.active, "", self.memory,
+                value=standing.value,
+            )  # fmt: skip
+
     def _judge(self) -> None:
+        if not self.window.rows:
+            return
         self.verdict = decide(self.window, self.memory, interval=self.interval)
         if self.verdict is not None:
             self.memory = self.verdict.memory

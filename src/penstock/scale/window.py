@@ -52,6 +52,7 @@ class Row:
     smooth_lag: Floats
     smooth_age: Floats
     total: float  # of `end`
+    known: bool  # nothing is nan
 
 
 @dataclass(slots=True)
@@ -75,7 +76,9 @@ class Window:
         self.history: deque[tuple[float, Floats, float]] = deque()  # (at, end, total), all of it
         self.layout: Layout = ()
         self.since = Since(*(np.empty(0) for _ in range(5)))
+        self.restarted_at = 0.0  # the newest of `since.begun`
         self.owners: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self.shared: NDArray[np.int64] = self.owners  # other partitions that each one's owner has
         self.members = 0
         self.state: GroupState | str = ""
         self.steady_since = 0.0
@@ -128,28 +131,39 @@ class Window:
             done += _joined(each.beyond or _filled(0, len(each.committed)) for each in progress)
         if any(each.markers is not None for each in progress):
             done += _joined(each.markers or _filled(0, len(each.committed)) for each in progress)
-        never = committed == NO_COMMIT
-        if never.any():
-            done[never] = start[never] if self.policy.reset_policy == "earliest" else np.nan
+        known = True
+        if committed.min(initial=0.0) == NO_COMMIT:
+            never = committed == NO_COMMIT
+            known = self.policy.reset_policy == "earliest"
+            done[never] = start[never] if known else np.nan
         lag = np.maximum(end - done, 0.0)
         incarnations = tuple(log.incarnation for log in logs)
         restarts = _restarts(layout, incarnations, end, done, start, last)
         age = self._ages(sample.at, end, done, lag, restarts)
-        self.owners = _owners(progress)
+        self._keep_owners(_owners(progress))
         begun = np.where(restarts, sample.at, self.since.begun if last is not None else sample.at)
-        smooth_lag = self._smoothed("lag", lag, begun)
-        smooth_age = self._smoothed("age", age, begun)
-        total = float(end.sum())
-        return Row(
-            sample.at, incarnations, end, start, done, lag, age, smooth_lag, smooth_age, total
-        ), restarts
+        row = Row(sample.at, incarnations, end, start, done, lag, age, lag, age, float(end.sum()), known)
+        self.restarted_at = float(begun.max(initial=0.0))
+        row.smooth_lag, row.smooth_age = self._smoothed("lag", row, begun), self._smoothed("age", row, begun)
+        return row, restarts
 
-    def _smoothed(self, name: str, newest: Floats, begun: Floats) -> Floats:
+    def _keep_owners(self, owners: NDArray[np.int64]) -> None:
+        if len(owners) == len(self.owners) and owners.tobytes() == self.owners.tobytes():
+            return
+        together = np.count_nonzero(owners[:, None] == owners[None, :], axis=1)
+        self.owners, self.shared = owners, np.where(owners == NO_OWNER, 0, together - 1)
+
+    def _smoothed(self, name: str, row: Row, begun: Floats) -> Floats:
         """The newest value joined with those before it, within each partition's story."""
+        newest: Floats = getattr(row, name)
         count = min(self.policy.smoothing_samples, len(self.rows) + 1)
         if count == 1:
             return newest
         before = [self.rows[-shift] for shift in range(1, count)]
+        whole = before[-1].at >= self.restarted_at and row.known and all(each.known for each in before)
+        if whole and count == 3 and self.policy.smoothing == "median":  # the defaults, most of the time
+            one, two = getattr(before[0], name), getattr(before[1], name)
+            return np.asarray(np.maximum(np.minimum(newest, one), np.minimum(np.maximum(newest, one), two)))
         layers = np.array([newest, *(getattr(row, name) for row in before)])
         for index, row in enumerate(before, start=1):
             outside = row.at < begun
@@ -197,18 +211,20 @@ class Window:
             return
         since = self.since
         since.begun = np.where(restarts, at, since.begun)
-        rose = self._rose(high & np.isinf(since.high), row)
-        since.high = np.where(high, np.where(restarts, at, np.minimum(since.high, rose)), np.inf)
+        began = self._rose(high & np.isinf(since.high), row)
+        since.high = np.where(high, np.where(restarts, at, np.minimum(since.high, began)), np.inf)
         since.low = np.where(low, np.where(restarts, at, np.minimum(since.low, at)), np.inf)
         since.moved = np.where((row.done != last.done) | restarts, at, since.moved)
         since.arrived = np.where((row.end != last.end) | restarts, at, since.arrived)
 
-    def _rose(self, newly: Bools, row: Row) -> Floats:
+    def _rose(self, newly: Bools, row: Row) -> Floats | float:
         """Since when those that are newly high really are.
 
         Smoothing shows a rise some rows late, and it began between two rows: there the lag is taken to
         have grown evenly.
         """
+        if not newly.any():
+            return row.at
         rose = np.full(len(newly), row.at)
         late = self.policy.smoothing_samples // 2
         later = row
@@ -271,6 +287,7 @@ class Window:
             row.end, row.start, row.done = pick(row.end), pick(row.start), pick(row.done)
             row.lag, row.age = pick(row.lag), pick(row.age)
             row.smooth_lag, row.smooth_age = pick(row.smooth_lag), pick(row.smooth_age)
+            row.known = False  # partitions that are new were not there
         self.history = deque((at, pick(end), total) for at, end, total in self.history)
         since = self.since
         self.since = Since(

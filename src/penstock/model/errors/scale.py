@@ -112,3 +112,19 @@ class GroupEmpty(PenstockError):
     exit_code = Exit.UNHEALTHY
     text = "cluster `{cluster}`: group `{group}` is {state}, and no replica count is known to hold"
     hint = "Start at least one consumer, or set `minReplicas` to 0 to scale from zero."
+
+
+class SamplerDown(PenstockError):
+    code = "PEN-6514"
+    fault = Fault.OURS
+    retriable = True
+    exit_code = Exit.UNHEALTHY
+    text = "no sample of group `{group}` {since}: {reason}"
+    hint = "It is started again by itself; replicas stay as they are. Its log says why it ended."
+
+
+class SamplerGone(PenstockError):
+    code = "PEN-6515"
+    fault = Fault.OURS
+    text = "the sampler's process is gone: {reason}"
+    hint = "The lines that it logged before say why."

@@ -29,7 +29,7 @@ from examples.payments.views import BALANCES, CACHED_BALANCES, PAYMENTS, SEARCH,
 from penstock.olep.event import request
 from penstock.olep.log import Appender, create_log, ends, open_log
 from penstock.olep.view.reads import Reads, Tail
-from penstock.olep.view.runner import Tuning, ViewRunner, run_together
+from penstock.olep.view.runner import Tuning, ViewRunner, rare_collections, run_together
 from penstock.olep.view.snapshots import Snapshots
 from penstock.olep.view.sqlite import SqliteViews
 from tests.ground.fleet import Fleet
@@ -149,7 +149,8 @@ def _rebuild(run: Run, config: dict[str, Any], home: Path) -> Iterator[Result]:
     for name, projection in (("statements", STATEMENTS), ("text-search", SEARCH)):
         runner = ViewRunner(projection, log, SqliteViews(home / "rebuild"), tuning=Tuning(batch_max=5000))
         begin, used = time.perf_counter(), time.process_time()
-        runner.run(threading.Event(), until=ends(log))
+        with rare_collections():
+            runner.run(threading.Event(), until=ends(log))
         seconds, used = time.perf_counter() - begin, time.process_time() - used
         detail = {"events": count, "seconds": seconds, "events_per_processor_second": count / used}
         yield Result(f"rebuild-{name}", count / seconds, "events a second", detail=detail)

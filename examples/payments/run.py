@@ -20,7 +20,7 @@ from penstock.olep.executor import Executor, Tuning
 from penstock.olep.metrics import ExecutorCollector
 from penstock.olep.pipeline import Pipeline
 from penstock.olep.snapshot import DirectoryShelf, Snapshots
-from penstock.olep.view.runner import ViewRunner, run_together
+from penstock.olep.view.runner import ViewRunner, rare_collections, run_together
 
 if TYPE_CHECKING:
     from examples.payments.setting import Setting
@@ -64,7 +64,8 @@ def run_views(setting: Setting) -> None:
     """All views of the bank, each at its own pace."""
     log = setting.accounts_log()
     runners = [ViewRunner(projection, log, stores) for projection, stores in setting.views.values()]
-    run_together(runners, stop_on_signals())
+    with rare_collections():
+        run_together(runners, stop_on_signals())
 
 
 def run_spending(setting: Setting, limit: int) -> None:

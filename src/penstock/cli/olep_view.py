@@ -23,7 +23,7 @@ from penstock.olep.view.memory import MemoryViews
 from penstock.olep.view.projection import Projection
 from penstock.olep.view.rebuild import drop_unused
 from penstock.olep.view.rebuild import rebuild as rebuild_view
-from penstock.olep.view.runner import Progress, Tuning, ViewRunner, catch_up
+from penstock.olep.view.runner import Progress, Tuning, ViewRunner, catch_up, rare_collections
 from penstock.olep.view.sqlite import SqliteViews
 
 app = App(name="view", help="Views of a log: run, status, verify, rebuild, drop.")
@@ -126,11 +126,12 @@ def run(
     log = kafka.log()
     runner = ViewRunner(view.made_by(), log, view.stores(), tuning=Tuning(batch_max=batch), see=_teller())
     stopping = _stop_on_signals()
-    if once:
-        catch_up(runner, stopping)
-        _told(runner.progress())
-    else:
-        runner.run(stopping)
+    with rare_collections():
+        if once:
+            catch_up(runner, stopping)
+            _told(runner.progress())
+        else:
+            runner.run(stopping)
     return Exit.FINE
 
 
@@ -185,7 +186,8 @@ def verify(*, view: View, kafka: Kafka) -> int:
     store.close()
     memory = MemoryViews()
     runner = ViewRunner(projection, log, memory, tuning=Tuning(batch_max=20_000), see=_teller())
-    catch_up(runner, _stop_on_signals(), until=position)
+    with rare_collections():
+        catch_up(runner, _stop_on_signals(), until=position)
     replayed = memory.open(projection, log.topic_id, log.partitions, generation=1)
     with replayed.reading(position) as reader:
         expected = digest(reader, projection)
@@ -210,14 +212,15 @@ def rebuild(
     Example:  penstock olep view rebuild --projection bank:BALANCES --sqlite views --topic accounts
     """
     projection, stores = view.made_by(), view.stores()
-    done = rebuild_view(
-        projection,
-        kafka.log(),
-        stores,
-        _stop_on_signals(),
-        tuning=Tuning(batch_max=5000),
-        see=_teller(),
-    )
+    with rare_collections():
+        done = rebuild_view(
+            projection,
+            kafka.log(),
+            stores,
+            _stop_on_signals(),
+            tuning=Tuning(batch_max=5000),
+            see=_teller(),
+        )
     if done is None:
         tell("stopped; call it again to go on")
         return Exit.FAILED

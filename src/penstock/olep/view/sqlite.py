@@ -17,7 +17,8 @@ import sqlite3
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
+from itertools import chain, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model import faults
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS: Final = 30.0  # how long a claim waits for the writer before it to end its transaction
 WAL_PAGES: Final = 16_000  # pages of 4 KiB before the log of writes is folded back
+_KEY: Final = itemgetter(1)  # of a version
+# Rows are joined by `+` and not unpacked: there are many of them, and it takes half the time.
+# ruff: noqa: RUF005
 _DATA_ERRORS: Final = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -217,22 +221,23 @@ class SqliteView:
             statements = self._statements[name]
             if statements.table.append_only:
                 # Neighbours in the tree are written together, here as below.
-                ordered = sorted(versions, key=attrgetter("key"))
-                many(statements.insert, [(*row, partition, at) for at, _, row in ordered if row is not None])
+                ordered = sorted(versions, key=_KEY)
+                many(statements.insert, [row + (partition, at) for at, _, row in ordered if row is not None])
                 if statements.text:
                     self._write_text(statements, partition, {}, [], versions)
                 continue
             first, ended, last = replaced(versions)
             keys = statements.bound
-            many(statements.to_past, [(first[key], *keys(key), partition) for key in sorted(first)])
-            many(statements.past, [(*v.row, partition, v.offset, until) for v, until in ended if v.row])
-            many(
-                statements.replace,
-                [(*v.row, partition, v.offset) for _, v in sorted(last.items()) if v.row is not None],
-            )
-            many(statements.delete, [(*keys(k), partition) for k, v in last.items() if v.row is None])
+            begun = [(first[key], *keys(key), partition) for key in sorted(first)]
+            found = many(statements.to_past, begun).rowcount
+            many(statements.past, [v.row + (partition, v.offset, until) for v, until in ended if v.row])
+            ordered = [last[key] for key in sorted(last)]
+            many(statements.replace, [row + (partition, at) for at, _, row in ordered if row is not None])
+            if gone := [(*keys(key), partition) for _, key, row in ordered if row is None]:
+                many(statements.delete, gone)
             if statements.text:
-                self._write_text(statements, partition, first, ended, last.values())
+                # Where no row stood before, no text ends.
+                self._write_text(statements, partition, first if found else {}, ended, last.values())
         for name, changes in stretch.layer.items():
             layer = self._layer[name]
             many(layer.replace, [(*row, partition) for row in changes.values() if row is not None])
@@ -250,19 +255,17 @@ class SqliteView:
         if first:
             keys = statements.bound
             many(statements.text_end, [(until, *keys(key), partition) for key, until in first.items()])
-        number = self._text_ids[statements.table.name]
-        entries, words = [], []
-        for version, until in (*ended, *((each, FOREVER) for each in last)):
-            if version.row is None:
-                continue
-            number += 1
-            key = statements.bound(version.key)
-            said = statements.texts(version.row)
-            entries.append((number, *key, partition, version.offset, until, *said))
-            words.append((number, *said))
-        self._text_ids[statements.table.name] = number
-        many(statements.text_entry, entries)
-        many(statements.text_words, words)
+        bound, texts = statements.bound, statements.texts
+        said = [
+            (bound(key) + (partition, at, until), texts(row))
+            for (at, key, row), until in chain(ended, zip(last, repeat(FOREVER)))
+            if row is not None
+        ]
+        before = self._text_ids[statements.table.name]
+        self._text_ids[statements.table.name] = before + len(said)
+        numbers = range(before + 1, before + 1 + len(said))
+        many(statements.text_entry, [(n,) + entry + text for n, (entry, text) in zip(numbers, said)])
+        many(statements.text_words, [(n,) + text for n, (_, text) in zip(numbers, said)])
 
     def _advance(self, stretches: Sequence[Stretch]) -> None:
         (actual,) = self._db.execute("select epoch from olep_view").fetchone()

@@ -60,6 +60,7 @@ class View:
 
     projection: Annotated[str, Parameter(help="The projection, module:name.")]
     sqlite: Annotated[Path | None, Parameter(help="Directory of SQLite files.")] = None
+    tantivy: Annotated[Path | None, Parameter(help="The same, with text searched by tantivy.")] = None
     postgres: Annotated[str | None, Parameter(help="Connection string of a database.")] = None
     redis: Annotated[str | None, Parameter(help="Address of a Valkey or Redis, redis://…")] = None
     warehouse: Annotated[Path | None, Parameter(help="Directory of Parquet files.")] = None
@@ -85,16 +86,18 @@ class View:
         return found
 
     def stores(self) -> ViewStores:
-        given = [
-            each for each in (self.sqlite, self.postgres, self.redis, self.warehouse) if each is not None
-        ]
-        if len(given) != 1:
+        places = (self.sqlite, self.tantivy, self.postgres, self.redis, self.warehouse)
+        if len([each for each in places if each is not None]) != 1:
             raise SettingInvalid(
                 where="flags",
                 key="--sqlite",
                 value=self.sqlite,
-                expected="expected one of --sqlite, --postgres, --redis and --warehouse",
+                expected="expected one of --sqlite, --tantivy, --postgres, --redis and --warehouse",
             )
+        if self.tantivy is not None:
+            from penstock.olep.view.tantivy import TantivyViews
+
+            return TantivyViews(self.tantivy)
         if self.postgres is not None:
             from penstock.olep.view.postgres import PostgresViews
 

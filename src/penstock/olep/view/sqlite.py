@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.model import faults
 from penstock.model.errors.views import ViewFailed, ViewMissing, ViewTaken
@@ -110,6 +110,8 @@ class SqliteViews:
 
 
 class SqliteView:
+    fts: ClassVar[bool] = True  # whether words are indexed in the same file
+
     def __init__(
         self, views: SqliteViews, projection: Projection, topic_id: str, partitions: int, generation: int
     ) -> None:
@@ -123,7 +125,8 @@ class SqliteView:
         self._epoch = 0
         self._horizon = Horizon(views.keep_seconds)
         self._statements = {
-            table.name: Statements(table, projection.text.get(table.name, ())) for table in projection.tables
+            table.name: Statements(table, projection.text.get(table.name, ()), fts=self.fts)
+            for table in projection.tables
         }
         self._layer = {table.name: LayerStatements(table) for table in LAYER_TABLES}
         self._pool = Pool(self._reading_connection)
@@ -163,11 +166,13 @@ class SqliteView:
         before = dict(self._text_ids)
         try:
             self._db.execute("begin immediate")
+            self._check_epoch()
             for stretch in stretches:
                 self._write(stretch)
             faults.reach(COMMIT_INSIDE)
             self._advance(stretches)
             self._prune(time.monotonic())
+            self._seal()
             self._db.execute("commit")
         except BaseException as error:
             self._rollback()
@@ -211,7 +216,10 @@ class SqliteView:
             check_kept(self.name, asked, positions, {p: horizon for p, _, horizon in found})
             positions = {p: asked.get(p, 0) for p in positions}
             db.executemany("replace into temp.olep_cut values (?, ?)", list(positions.items()))
-        return SqliteReader(db, Position({self._topic_id: positions}), self._statements, cut is not None)
+        return self._made_reader(db, Position({self._topic_id: positions}), cut is not None)
+
+    def _made_reader(self, db: sqlite3.Connection, position: Position, as_of: bool) -> SqliteReader:
+        return SqliteReader(db, position, self._statements, as_of)
 
     def _write(self, stretch: Stretch) -> None:
         partition, many = stretch.partition, self._db.executemany
@@ -265,12 +273,23 @@ class SqliteView:
         self._text_ids[statements.table.name] = before + len(said)
         numbers = range(before + 1, before + 1 + len(said))
         many(statements.text_entry, [(n,) + entry + text for n, (entry, text) in zip(numbers, said)])
-        many(statements.text_words, [(n,) + text for n, (_, text) in zip(numbers, said)])
+        self._add_words(statements, [(n,) + text for n, (_, text) in zip(numbers, said)])
 
-    def _advance(self, stretches: Sequence[Stretch]) -> None:
+    def _add_words(self, statements: Statements, words: Sequence[tuple[Any, ...]]) -> None:
+        self._db.executemany(statements.text_words, words)
+
+    def _remove_words(self, statements: Statements, words: Sequence[tuple[Any, ...]]) -> None:
+        self._db.executemany(statements.text_unword, words)
+
+    def _seal(self) -> None:
+        """All is written but for the commit. For those who keep words elsewhere."""
+
+    def _check_epoch(self) -> None:
         (actual,) = self._db.execute("select epoch from olep_view").fetchone()
         if actual != self._epoch:
             raise ViewTaken(view=self.name, epoch=self._epoch, actual=actual)
+
+    def _advance(self, stretches: Sequence[Stretch]) -> None:
         for stretch in stretches:
             moved = self._db.execute(
                 "update olep_position set position = ?1 where partition = ?2 and position <= ?1",
@@ -307,7 +326,7 @@ class SqliteView:
 
     def _prune_text(self, statements: Statements, partition: int, position: int) -> None:
         found = self._db.execute(statements.text_gone, (partition, position)).fetchall()
-        self._db.executemany(statements.text_unword, found)
+        self._remove_words(statements, found)
         self._db.executemany(statements.text_drop, [(row[0],) for row in found])
 
     def _newest_text(self, name: str) -> int:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
     from tests.examples.programs import Bank, Paper
 
-pytestmark = [pytest.mark.kafka, pytest.mark.browser]
+MISSING = without_browser()
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.browser,
+    pytest.mark.skipif(MISSING is not None, reason=MISSING or ""),
+]
 
 SEEN_MILLISECONDS = 60_000.0
 
@@ -23,8 +28,6 @@ SEEN_MILLISECONDS = 60_000.0
 @pytest.fixture
 def page() -> Iterator[Page]:
     """A page on which no script fails."""
-    if reason := without_browser():
-        pytest.skip(reason)
     failures: list[str] = []
     with open_browser() as browser:
         made = browser.new_page()

@@ -27,7 +27,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome"
 def chromium() -> str | None:
     """The path of a Chromium; none if there is none."""
     if named := os.environ.get("CHROMIUM"):
-        return named
+        return named if Path(named).is_file() else None
     if found := next(filter(None, map(shutil.which, NAMES)), None):
         return found
     fetched = sorted((Path.home() / ".cache/ms-playwright").glob("chromium-*/chrome-linux*/chrome"))

@@ -26,6 +26,7 @@ from bench.frame import ROOT, Result, Run, main
 from bench.views_load import applied, produce, records_of
 from examples.payments.bank import FINAL
 from examples.payments.views import BALANCES, CACHED_BALANCES, PAYMENTS, SEARCH, STATEMENTS, WAREHOUSE
+from penstock.model.errors.settings import ExtraMissing
 from penstock.olep.event import request
 from penstock.olep.log import Appender, create_log, ends, open_log
 from penstock.olep.view.reads import Reads, Tail
@@ -71,6 +72,7 @@ def _apply(run: Run, home: Path, stack: ExitStack) -> Iterator[Result]:
     places: dict[str, tuple[Projection, Callable[[Path], ViewStores] | str]] = {
         "sqlite-statements": (STATEMENTS, SqliteViews),
         "sqlite-text-search": (SEARCH, SqliteViews),
+        "tantivy-text-search": (SEARCH, _tantivy()),
         "postgres-statements": (STATEMENTS, _postgres(stack)),
         "valkey-balances": (CACHED_BALANCES, _valkey(stack)),
         "parquet-facts": (WAREHOUSE, _warehouse()),
@@ -132,6 +134,14 @@ def _valkey(stack: ExitStack) -> Callable[[Path], ViewStores] | str:
         return views
 
     return fresh
+
+
+def _tantivy() -> Callable[[Path], ViewStores] | str:
+    try:
+        from penstock.olep.view.tantivy import TantivyViews
+    except ExtraMissing as error:
+        return error.message
+    return TantivyViews
 
 
 def _warehouse() -> Callable[[Path], ViewStores] | str:

@@ -26,10 +26,11 @@ from bench.frame import ROOT, Result, Run, main
 from bench.views_load import applied, produce, records_of
 from examples.payments.bank import FINAL
 from examples.payments.views import BALANCES, CACHED_BALANCES, PAYMENTS, SEARCH, STATEMENTS, WAREHOUSE
+from penstock.model.errors.settings import ExtraMissing
 from penstock.olep.event import request
 from penstock.olep.log import Appender, create_log, ends, open_log
 from penstock.olep.view.reads import Reads, Tail
-from penstock.olep.view.runner import Tuning, ViewRunner, run_together
+from penstock.olep.view.runner import Tuning, ViewRunner, rare_collections, run_together
 from penstock.olep.view.snapshots import Snapshots
 from penstock.olep.view.sqlite import SqliteViews
 from tests.ground.fleet import Fleet
@@ -71,6 +72,7 @@ def _apply(run: Run, home: Path, stack: ExitStack) -> Iterator[Result]:
     places: dict[str, tuple[Projection, Callable[[Path], ViewStores] | str]] = {
         "sqlite-statements": (STATEMENTS, SqliteViews),
         "sqlite-text-search": (SEARCH, SqliteViews),
+        "tantivy-text-search": (SEARCH, _tantivy()),
         "postgres-statements": (STATEMENTS, _postgres(stack)),
         "valkey-balances": (CACHED_BALANCES, _valkey(stack)),
         "parquet-facts": (WAREHOUSE, _warehouse()),
@@ -134,6 +136,14 @@ def _valkey(stack: ExitStack) -> Callable[[Path], ViewStores] | str:
     return fresh
 
 
+def _tantivy() -> Callable[[Path], ViewStores] | str:
+    try:
+        from penstock.olep.view.tantivy import TantivyViews
+    except ExtraMissing as error:
+        return error.message
+    return TantivyViews
+
+
 def _warehouse() -> Callable[[Path], ViewStores] | str:
     from penstock.olep.view.warehouse import WarehouseViews
 
@@ -149,7 +159,8 @@ def _rebuild(run: Run, config: dict[str, Any], home: Path) -> Iterator[Result]:
     for name, projection in (("statements", STATEMENTS), ("text-search", SEARCH)):
         runner = ViewRunner(projection, log, SqliteViews(home / "rebuild"), tuning=Tuning(batch_max=5000))
         begin, used = time.perf_counter(), time.process_time()
-        runner.run(threading.Event(), until=ends(log))
+        with rare_collections():
+            runner.run(threading.Event(), until=ends(log))
         seconds, used = time.perf_counter() - begin, time.process_time() - used
         detail = {"events": count, "seconds": seconds, "events_per_processor_second": count / used}
         yield Result(f"rebuild-{name}", count / seconds, "events a second", detail=detail)

@@ -13,21 +13,23 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from examples.frame import LocalKafka, bring_up, main_of, stop_on_signals
 from examples.newsroom.assets import in_order
 from examples.newsroom.press import ANSWERS, PRESS
 from examples.newsroom.sample import SAMPLE
 from examples.newsroom.setting import Setting, load_setting
-from examples.payments.run import Crew, LocalKafka, stop_on_signals
-from penstock.model.errors import Exit, PenstockError
+from penstock.model.errors import Exit
 from penstock.olep.event import request
 from penstock.olep.executor import Executor, Tuning
 from penstock.olep.outcome import Outcomes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from examples.newsroom.assets import Asset
     from penstock.olep.event import Event
 
@@ -48,32 +50,18 @@ def up(
     port: Annotated[int, Parameter(help="Of the web page.")] = 8481,
 ) -> int:
     """Run the newsroom in the foreground: press, views, web page. Ctrl-C stops it."""
-    stopping = stop_on_signals()
-    kafka = None if bootstrap else LocalKafka(home)
-    config = (
-        kafka.start() if kafka else {"bootstrap.servers": bootstrap, **dict(o.split("=", 1) for o in option)}
-    )
-    this = [sys.executable, "-m", "examples.newsroom"]
-    crew = Crew(
-        {
-            "press": [*this, "press", "--home", str(home)],
-            "site": [*this, "site", "--home", str(home), "--port", str(port)],
-        }
-    )
-    try:
+
+    def begin(config: dict[str, Any], start: Callable[[], None]) -> None:
         setting = Setting(str(home), config, name)
         setting.create_logs()
         setting.save()
-        crew.look_after()
+        start()
         _submit(setting, in_order(SAMPLE)[0], label="sample")
         print(f"ready  http://127.0.0.1:{port}/  {len(SAMPLE)} assets", flush=True)
-        while not stopping.wait(0.2):
-            for each in crew.look_after():
-                print(f"started {each} again", flush=True)
-    finally:
-        crew.stop()
-        if kafka:
-            kafka.stop()
+        print(f"try    python -m examples.newsroom publish asset.json --home {home}", flush=True)
+
+    members = {"press": ["press"], "site": ["site", "--port", str(port)]}
+    bring_up("examples.newsroom", home, members, port=port, bootstrap=bootstrap, option=option, begin=begin)
     return Exit.FINE
 
 
@@ -90,6 +78,13 @@ def press(*, home: Home = HOME) -> int:
         tuning=Tuning(gather_seconds=0.0),
         client={"group.instance.id": "press"},
     ).run(stop_on_signals())
+    return Exit.FINE
+
+
+@app.command(show=False)
+def keeper(*, home: Home = HOME) -> int:
+    """Stop the local Kafka of a newsroom that was killed. Started by `up`."""
+    LocalKafka(home).keep()
     return Exit.FINE
 
 
@@ -160,14 +155,5 @@ def _told(answers: list[Event]) -> int:
     return Exit.FAILED if refused else Exit.FINE
 
 
-def main() -> int:
-    try:
-        result = app(result_action="return_value")
-    except PenstockError as error:
-        print(f"error: {error}\n  {error.advice}", file=sys.stderr)
-        return error.exit_code
-    return int(result or 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(app))

@@ -17,9 +17,19 @@ _STYLE = (
 )
 # A reader is told of new articles: the call waits until there are some.
 _FOLLOW = """
-async function follow(after) {
+async function told_at(path) {
   for (;;) {
-    const told = await (await fetch('/news?after=' + after)).json();
+    try {
+      const answer = await fetch(path);
+      if (answer.ok) return await answer.json();
+    } catch (gone) {}
+    await new Promise(again => setTimeout(again, 1000));  // the site is starting again
+  }
+}
+async function follow() {
+  let after = (await told_at('/news/tail')).after;
+  for (;;) {
+    const told = await told_at('/news?after=' + after);
     after = told.after;
     for (const each of told.articles) {
       const line = document.createElement('a');
@@ -31,7 +41,7 @@ async function follow(after) {
     }
   }
 }
-fetch('/news/tail').then(r => r.json()).then(told => follow(told.after));
+follow();
 """
 
 

@@ -23,12 +23,13 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
+from examples.answers import failure
 from examples.newsroom import pages
 from examples.newsroom.press import ANSWERS
 from examples.newsroom.site import DANGLING, DESK, DOCUMENTS, KEPT, PAGES, SEARCH, SITE, Kept
-from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.model.errors.views import ViewBehind
 from penstock.olep.event import request
 from penstock.olep.outcome import Outcomes
@@ -156,9 +157,8 @@ def service(setting: Setting) -> FastAPI:
     app = FastAPI(title="A newspaper on one log", lifespan=lifespan)
 
     @app.exception_handler(PenstockError)
-    async def failed(_: Request, error: PenstockError) -> JSONResponse:
-        status = 400 if error.fault is Fault.CALLER else 503 if error.retriable else 500
-        return JSONResponse({"error": {"code": error.code, "message": error.message}}, status)
+    async def failed(asked: Request, error: PenstockError) -> Response:
+        return failure(asked, error, later=503)
 
     @app.post("/assets")
     async def submit(body: dict[str, Any]) -> JSONResponse:

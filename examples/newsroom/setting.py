@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from examples.frame import read_setting, save_setting
 from examples.newsroom.press import ASSETS_LOG, SUBMISSIONS_LOG
-from penstock.model.errors.settings import SettingsUnreadable
 from penstock.olep.log import create_log, open_log
 from penstock.olep.store.sqlite import SqliteStores
 from penstock.olep.view.sqlite import SqliteViews
@@ -45,15 +44,8 @@ class Setting:
         create_log(self.config, f"{self.name}.assets", 1)
 
     def save(self) -> None:
-        path = Path(self.home) / FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
+        save_setting(Path(self.home) / FILE, self)
 
 
 def load_setting(home: Path) -> Setting:
-    path = home / FILE
-    try:
-        return Setting(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingsUnreadable(path=path, reason=error) from error
+    return read_setting(home / FILE, Setting)

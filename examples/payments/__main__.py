@@ -14,31 +14,24 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from examples.frame import LocalKafka, bring_up, main_of
 from examples.payments.audit import audit
 from examples.payments.bank import ANSWERS
 from examples.payments.load import Load, drive, open_accounts
-from examples.payments.run import (
-    Crew,
-    LocalKafka,
-    hold_lifeline,
-    run_bank,
-    run_spending,
-    run_views,
-    stop_on_signals,
-)
+from examples.payments.run import run_bank, run_spending, run_views
 from examples.payments.setting import Setting, load_setting
 from examples.payments.statements import balances, statement
-from penstock.model.errors import Exit, PenstockError
+from penstock.model.errors import Exit
 from penstock.olep.event import Event, request
 from penstock.olep.outcome import Outcomes
 from penstock.olep.replay import trace as trace_request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 app = App(name="payments", help="A bank that never loses a cent.")
 
@@ -63,43 +56,25 @@ def up(
     notify_above: Annotated[int, Parameter(help="Cents a day that raise a notice.")] = 100_000,
 ) -> int:
     """Run the bank in the foreground: executors, views, HTTP service, notifier. Ctrl-C stops it."""
-    stopping = stop_on_signals()
-    kafka = None if bootstrap else LocalKafka(home)
-    config = (
-        kafka.start() if kafka else {"bootstrap.servers": bootstrap, **dict(o.split("=", 1) for o in option)}
-    )
-    this = [sys.executable, "-m", "examples.payments"]
-    crew = Crew(
-        {
-            **{
-                f"executor-{n}": [*this, "executor", "--home", str(home), "--member", f"executor-{n}"]
-                for n in range(executors)
-            },
-            "notifier": [*this, "notifier", "--home", str(home), "--limit", str(notify_above)],
-            "views": [*this, "views", "--home", str(home)],
-            "service": [*this, "service", "--home", str(home), "--port", str(port)],
-            **({"keeper": [*this, "keeper", "--home", str(home)]} if kafka else {}),
-        }
-    )
-    try:
-        accounts_topic, notices_topic = f"{name}.accounts", f"{name}.notices"
-        setting = Setting(
-            str(home), config, accounts_topic, notices_topic, partitions, postgres=postgres, redis=redis
-        )
+
+    def begin(config: dict[str, Any], start: Callable[[], None]) -> None:
+        topics = (f"{name}.accounts", f"{name}.notices")
+        setting = Setting(str(home), config, *topics, partitions, postgres=postgres, redis=redis)
         setting.create_logs()
         setting.save()
-        crew.look_after()
+        start()
         open_accounts(setting.accounts_log(), accounts, deposit=100_000, overdraft=10_000)
         print(f"ready  http://127.0.0.1:{port}/docs  {accounts} accounts with 1000.00 each", flush=True)
         print(f"page   http://127.0.0.1:{port}/  both sides of a payment, as of one moment", flush=True)
         print(f"try    python -m examples.payments pay account-1 account-2 1250 --home {home}", flush=True)
-        while not stopping.wait(0.2):
-            for name in crew.look_after():
-                print(f"started {name} again", flush=True)
-    finally:
-        crew.stop()
-        if kafka:
-            kafka.stop()
+
+    members = {
+        **{f"executor-{n}": ["executor", "--member", f"executor-{n}"] for n in range(executors)},
+        "notifier": ["notifier", "--limit", str(notify_above)],
+        "views": ["views"],
+        "service": ["service", "--port", str(port)],
+    }
+    bring_up("examples.payments", home, members, port=port, bootstrap=bootstrap, option=option, begin=begin)
     return Exit.FINE
 
 
@@ -253,15 +228,5 @@ def _show(final: Event) -> int:
     return Exit.FINE if final.type in {"payment.outgoing", "account.opened"} else Exit.FAILED
 
 
-def main() -> int:
-    hold_lifeline()
-    try:
-        result = app(result_action="return_value")
-    except PenstockError as error:
-        print(f"error: {error}\n  {error.advice}", file=sys.stderr)
-        return error.exit_code
-    return int(result or 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(app))

@@ -20,14 +20,15 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Header, Request
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from examples.answers import failure
 from examples.payments.bank import ACCOUNT_LENGTH_MAX, AMOUNT_MAX, ANSWERS
 from examples.payments.desk import Desk
 from examples.payments.pages import payment_page, search_page
 from examples.payments.statements import balance, statement
-from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.olep.event import Event, request
 from penstock.olep.outcome import Outcomes
 from penstock.olep.position import Position
@@ -72,15 +73,8 @@ def service(setting: Setting) -> FastAPI:
     app = FastAPI(title="A bank that never loses a cent", lifespan=lifespan)
 
     @app.exception_handler(PenstockError)
-    async def failed(_: Request, error: PenstockError) -> JSONResponse:
-        status = 400 if error.fault is Fault.CALLER else 504 if error.retriable else 500
-        body = {
-            "code": error.code,
-            "message": error.message,
-            "hint": error.advice,
-            "retriable": error.retriable,
-        }
-        return JSONResponse({"error": body}, status)
+    async def failed(request: Request, error: PenstockError) -> Response:
+        return failure(request, error, later=504)
 
     async def asked(account: str, event: Event) -> JSONResponse:
         outcomes: Outcomes = app.state.outcomes

@@ -95,17 +95,15 @@ def _moved(state: State, found: list[Side]) -> list[Effect]:
     effects: list[Effect] = []
     for account, cents in moved.items():
         before = state.get(BALANCES, account)
-        effects.append(Put(BALANCES, Balance(account, cents + (before[1] if before else 0))))
+        effects.append(Put(BALANCES, Balance(account, before[1] + cents if before else cents)))
     return effects
 
 
 def _statements(state: State, event: Event) -> list[Effect]:
     found, request, time = sides(event), event.request, event.time
-    effects, entry = _moved(state, found), event.offset << _ENTRY_BITS
-    for account, kind, counterparty, amount in found:
-        line = Line(account, entry, request, kind, counterparty, amount, time)
-        effects.append(Put(LINES, line))
-        entry += 1
+    effects = _moved(state, found)
+    for entry, (account, kind, counterparty, amount) in enumerate(found, event.offset << _ENTRY_BITS):
+        effects.append(Put(LINES, Line(account, entry, request, kind, counterparty, amount, time)))
     return effects
 
 

@@ -1,4 +1,4 @@
-"""The processes of a bank end with the one that started them, however that one ends."""
+"""The processes of a program end with the one that started them, however that one ends."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ END_SECONDS = 60.0
 
 CHILD = """
 import time
-from examples.payments.run import hold_lifeline
+from examples.frame import hold_lifeline
 hold_lifeline()
 print("up", flush=True)
 time.sleep(600)
 """
 CREW = """
 import sys, time
-from examples.payments.run import Crew
+from examples.frame import Crew
 crew = Crew({"one": [sys.executable, "-c", sys.argv[1]]})
 crew.look_after()
 print(next(iter(crew._processes.values())).pid, flush=True)

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,16 +19,12 @@ from examples.newsroom.site import DOCUMENTS, LISTS, NEWS, PAGES, SEARCH, SITE
 from penstock.olep.event import Event, Record
 from penstock.olep.view.fold import ViewFold
 from penstock.olep.view.sqlite import SqliteViews
-from tests.examples.test_payments import ROOT, START_SECONDS, _free_port
+from tests.examples.programs import START_SECONDS, Paper
 from tests.olep.world import CODEC, TOPIC_ID, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
     from examples.newsroom.assets import Asset
     from penstock.olep.view.projection import Projection
-    from tests.ground.fleet import Fleet
 
 
 class Press:
@@ -170,63 +160,6 @@ def test_an_asset_that_is_not_one_is_refused_by_name(wrong: dict[str, Any], said
     assert said in (problem({**article("a"), **wrong}) or "")
 
 
-class Paper:
-    """`python -m examples.newsroom up`, and what is asked of it."""
-
-    def __init__(self, home: Path, config: Mapping[str, Any], name: str) -> None:
-        self.home, self.port = home, _free_port()
-        options = [word for key, value in config.items() for word in ("--option", f"{key}={value}")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-        self._run = [sys.executable, "-m", "examples.newsroom"]
-        self._options: Any = {"cwd": ROOT, "env": environment, "text": True}
-        words = ["up", "--home", str(home), "--port", str(self.port), "--name", name]
-        address = ["--bootstrap", config["bootstrap.servers"], *options]
-        self.process = subprocess.Popen([*self._run, *words, *address], **self._options)
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while "old mill" not in self.page("/"):
-            assert self.process.poll() is None, "the newsroom has ended"
-            assert time.monotonic() < deadline, "the newsroom does not answer"
-            time.sleep(0.1)
-
-    def page(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as error:
-            with error:
-                return str(error.read().decode())
-        except (urllib.error.URLError, ConnectionError):
-            return ""
-
-    def submit(self, asset: Asset) -> tuple[int, Any]:
-        headers = {"content-type": "application/json"}
-        url = f"http://127.0.0.1:{self.port}/assets"
-        asked = urllib.request.Request(url, json.dumps(asset).encode(), headers)
-        try:
-            with urllib.request.urlopen(asked, timeout=60) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
-
-    def command(self, *words: str) -> str:
-        command = [*self._run, *words, "--home", str(self.home)]
-        return subprocess.run(command, capture_output=True, check=False, **self._options).stdout
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-
-
-@pytest.fixture
-def paper(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Paper]:
-    made = Paper(tmp_path, fleet.client_config(), unique("newsroom"))
-    yield made
-    made.end()
-
-
 @pytest.mark.kafka
 def test_a_newspaper_is_published_read_searched_and_followed(paper: Paper) -> None:
     paper.wait()
@@ -256,3 +189,26 @@ def test_a_newspaper_is_published_read_searched_and_followed(paper: Paper) -> No
     lines.write_text("\n".join(map(json.dumps, more)), encoding="utf-8")
     printed = paper.command("import", str(lines)).splitlines()
     assert printed == ["accepted m1", "parked m3 {'missing': ['gone']}", "accepted m2"]
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)  # a Kafka starts and stops
+def test_a_newspaper_on_a_kafka_of_its_own_leaves_nothing_behind_when_it_is_killed(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, None)
+    try:
+        paper.wait()
+        found = [
+            each
+            for each in psutil.process_iter(["cmdline"])
+            if str(tmp_path) in " ".join(each.info["cmdline"] or ())
+        ]
+        assert {"java", "keeper", "press", "site"} <= {
+            Path(word).name for each in found for word in each.info["cmdline"]
+        }
+    finally:
+        paper.process.kill()
+        paper.process.wait()
+    alive = psutil.wait_procs(found, START_SECONDS)[1]
+    for each in alive:
+        each.kill()
+    assert alive == []

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors.olep import EventUnreadable
-from penstock.olep.codec import JsonCodec, payload_of
-from penstock.olep.event import Event
+from penstock.olep.codec import Codec, JsonCodec, payload_of
+from penstock.olep.event import Event, Record
 
 CODEC = JsonCodec()
 leaf = (
@@ -39,6 +39,21 @@ def test_an_event_comes_back_as_it_went(event: Event) -> None:
 @given(st.builds(Event, id=name, type=st.from_regex(r"[a-z.]{1,30}", fullmatch=True), payload=payload))
 def test_the_type_is_known_without_decoding(event: Event) -> None:
     assert CODEC.type_of(CODEC.encode(event)) == event.type.encode()
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.sampled_from(["paid", "paid.back", "asked", "said"]), max_size=20),
+    st.sets(st.sampled_from(["paid", "asked"]), min_size=1),
+)
+def test_a_sieve_leaves_out_only_what_is_surely_of_another_type(kinds: list[str], wanted: set[str]) -> None:
+    unknown = [Record(90, None, None), Record(91, None, b' {"type":"said"}'), Record(92, None, b"?")]
+    events = [
+        Record(at, None, CODEC.encode(Event(f"e{at}", kind, {}, time=1))) for at, kind in enumerate(kinds)
+    ]
+    expected = [event for event, kind in zip(events, kinds) if kind in wanted] + unknown
+    assert CODEC.sieve(wanted)([*events, *unknown]) == expected
+    assert Codec.sieve(CODEC, wanted)([*events, *unknown]) == expected
 
 
 def test_an_event_of_another_writer_is_read_with_its_own_order_and_spaces() -> None:

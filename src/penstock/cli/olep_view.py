@@ -23,7 +23,7 @@ from penstock.olep.view.memory import MemoryViews
 from penstock.olep.view.projection import Projection
 from penstock.olep.view.rebuild import drop_unused
 from penstock.olep.view.rebuild import rebuild as rebuild_view
-from penstock.olep.view.runner import Progress, Tuning, ViewRunner, catch_up
+from penstock.olep.view.runner import Progress, Tuning, ViewRunner, catch_up, rare_collections
 from penstock.olep.view.sqlite import SqliteViews
 
 app = App(name="view", help="Views of a log: run, status, verify, rebuild, drop.")
@@ -60,6 +60,7 @@ class View:
 
     projection: Annotated[str, Parameter(help="The projection, module:name.")]
     sqlite: Annotated[Path | None, Parameter(help="Directory of SQLite files.")] = None
+    tantivy: Annotated[Path | None, Parameter(help="The same, with text searched by tantivy.")] = None
     postgres: Annotated[str | None, Parameter(help="Connection string of a database.")] = None
     redis: Annotated[str | None, Parameter(help="Address of a Valkey or Redis, redis://…")] = None
     warehouse: Annotated[Path | None, Parameter(help="Directory of Parquet files.")] = None
@@ -85,16 +86,18 @@ class View:
         return found
 
     def stores(self) -> ViewStores:
-        given = [
-            each for each in (self.sqlite, self.postgres, self.redis, self.warehouse) if each is not None
-        ]
-        if len(given) != 1:
+        places = (self.sqlite, self.tantivy, self.postgres, self.redis, self.warehouse)
+        if len([each for each in places if each is not None]) != 1:
             raise SettingInvalid(
                 where="flags",
                 key="--sqlite",
                 value=self.sqlite,
-                expected="expected one of --sqlite, --postgres, --redis and --warehouse",
+                expected="expected one of --sqlite, --tantivy, --postgres, --redis and --warehouse",
             )
+        if self.tantivy is not None:
+            from penstock.olep.view.tantivy import TantivyViews
+
+            return TantivyViews(self.tantivy)
         if self.postgres is not None:
             from penstock.olep.view.postgres import PostgresViews
 
@@ -126,11 +129,12 @@ def run(
     log = kafka.log()
     runner = ViewRunner(view.made_by(), log, view.stores(), tuning=Tuning(batch_max=batch), see=_teller())
     stopping = _stop_on_signals()
-    if once:
-        catch_up(runner, stopping)
-        _told(runner.progress())
-    else:
-        runner.run(stopping)
+    with rare_collections():
+        if once:
+            catch_up(runner, stopping)
+            _told(runner.progress())
+        else:
+            runner.run(stopping)
     return Exit.FINE
 
 
@@ -185,7 +189,8 @@ def verify(*, view: View, kafka: Kafka) -> int:
     store.close()
     memory = MemoryViews()
     runner = ViewRunner(projection, log, memory, tuning=Tuning(batch_max=20_000), see=_teller())
-    catch_up(runner, _stop_on_signals(), until=position)
+    with rare_collections():
+        catch_up(runner, _stop_on_signals(), until=position)
     replayed = memory.open(projection, log.topic_id, log.partitions, generation=1)
     with replayed.reading(position) as reader:
         expected = digest(reader, projection)
@@ -210,14 +215,15 @@ def rebuild(
     Example:  penstock olep view rebuild --projection bank:BALANCES --sqlite views --topic accounts
     """
     projection, stores = view.made_by(), view.stores()
-    done = rebuild_view(
-        projection,
-        kafka.log(),
-        stores,
-        _stop_on_signals(),
-        tuning=Tuning(batch_max=5000),
-        see=_teller(),
-    )
+    with rare_collections():
+        done = rebuild_view(
+            projection,
+            kafka.log(),
+            stores,
+            _stop_on_signals(),
+            tuning=Tuning(batch_max=5000),
+            see=_teller(),
+        )
     if done is None:
         tell("stopped; call it again to go on")
         return Exit.FAILED

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.olep.application import Emit
+    from penstock.olep.event import Record
 
 EVENT_BYTES_MAX: Final = 1_000_000  # below the default of Kafka's message.max.bytes
 _HEAD: Final = b'{"type":"'
@@ -64,6 +65,16 @@ class Codec(Protocol):
         """A quick test for events of these types; what it does not recognise is decoded. Optional."""
         wanted = frozenset(kind.encode() for kind in types)
         return lambda value: self.type_of(value) in wanted
+
+    def sieve(self, types: Collection[str]) -> Callable[[Sequence[Record]], list[Record]]:
+        """Leaves out records that are surely of other types, without decoding them. Optional."""
+        wanted = frozenset(kind.encode() for kind in types)
+
+        def is_worth_decoding(record: Record) -> bool:
+            kind = None if record.value is None else self.type_of(record.value)
+            return kind is None or kind in wanted
+
+        return lambda records: [*filter(is_worth_decoding, records)]
 
 
 class _Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -155,7 +166,20 @@ class JsonCodec(Codec):
         return None
 
     def is_surely(self, types: Collection[str]) -> Callable[[bytes], bool]:
-        return methodcaller("startswith", tuple(_HEAD + kind.encode() + b'"' for kind in types))
+        return methodcaller("startswith", _heads(types))
+
+    def sieve(self, types: Collection[str]) -> Callable[[Sequence[Record]], list[Record]]:
+        wanted = _heads(types)
+        return lambda records: [
+            record
+            for record in records
+            if (value := record[2]) is None or value.startswith(wanted) or not value.startswith(_HEAD)
+        ]
+
+
+def _heads(types: Collection[str]) -> tuple[bytes, ...]:
+    """How events of these types begin."""
+    return tuple(_HEAD + kind.encode() + b'"' for kind in types)
 
 
 def payload_of(event: Event, fields: Mapping[str, type[Any]]) -> str | None:

@@ -67,9 +67,8 @@ class ViewFold:
         self._codec = codec
         self._reader = _Partition(store, partition)
         self._handles = dict(projection.handles)
-        self._wanted = frozenset(kind.encode() for kind in projection.handles)
+        self._sieve = codec.sieve(projection.handles)
         self._tables = {table.name: table for table in projection.tables}
-        self._declared = frozenset(projection.tables)
         self._project = projection.project
         self._cached_max = cached_max
         self._strict = False
@@ -85,17 +84,22 @@ class ViewFold:
         self._stretch = stretch = Stretch(
             self.partition, position, {name: [] for name in self._tables}, {SKIPPED.name: {}}
         )
-        type_of, wanted = self._codec.type_of, self._wanted
-        for record in records:
-            value = record.value
-            kind = None if value is None else type_of(value)
-            if kind is None or kind in wanted:
-                try:
-                    self._one(record)
-                except ViewEventRefused as stop:
-                    stretch.stopped = stop
-                    break
-            stretch.position = record.offset + 1
+        self._places = {
+            table: (
+                table.key_of,
+                None if table.append_only else self._cache[name],
+                stretch.versions[name].append,
+            )
+            for name, table in self._tables.items()
+        }
+        try:
+            for record in self._sieve(records):
+                self._one(record)
+            if records:
+                stretch.position = records[-1].offset + 1
+        except ViewEventRefused as stop:
+            stretch.stopped = stop
+            stretch.position = record.offset
         stretch.layer[MARKS.name] = dict(self._marks.changes())
         stretch.layer[SEEN.name] = dict(self._window.changes())
         return stretch
@@ -145,35 +149,31 @@ class ViewFold:
             self._skip(record, Reason.RAISED, f"{type(error).__name__}: {error}")
             return
         try:
-            self._check(effects)
+            self._apply(effects, event.offset)
         except DecisionInvalid as error:
             self._skip(record, Reason.INVALID, error.message)
-            return
-        self._apply(effects, event.offset)
 
-    def _apply(self, effects: Iterable[Effect], offset: int) -> None:
-        versions, cache = self._stretch.versions, self._cache
-        for effect in effects:
-            table, what = effect
-            name = table.name
+    def _apply(self, effects: Sequence[Effect], offset: int) -> None:
+        """All of the effects or, if one is invalid, none."""
+        try:
+            places = [self._places[effect[0]] for effect in effects]
+        except KeyError as error:
+            reason = f"the table `{error.args[0].name}` is not declared"
+            raise DecisionInvalid(application=self.projection.name, reason=reason) from None
+        if self._strict:
+            for effect in effects:
+                if effect.__class__ is Put:
+                    check_row(*effect)
+        for (key_of, cache, append), effect in zip(places, effects):
+            row = effect[1]
             if effect.__class__ is Put:
-                key, row = table.key_of(what), what
+                key = key_of(row)
             else:
-                key, row = what, None
-            if not table.append_only:
-                cache[name][key] = row
-            versions[name].append(_version((offset, key, row)))
+                key, row = row, None
+            if cache is not None:
+                cache[key] = row
+            append(_version((offset, key, row)))
         self._stretch.applied += 1
-
-    def _check(self, effects: Iterable[Effect]) -> None:
-        declared = self._declared
-        for effect in effects:
-            table = effect[0]
-            if table not in declared:
-                reason = f"the table `{table.name}` is not declared"
-                raise DecisionInvalid(application=self.projection.name, reason=reason)
-            if self._strict and effect.__class__ is Put:
-                check_row(table, effect[1])
 
     def _decode(self, record: Record) -> Event:
         if record.value is None:

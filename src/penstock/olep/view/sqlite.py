@@ -17,8 +17,9 @@ import sqlite3
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.model import faults
 from penstock.model.errors.views import ViewFailed, ViewMissing, ViewTaken
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS: Final = 30.0  # how long a claim waits for the writer before it to end its transaction
 WAL_PAGES: Final = 16_000  # pages of 4 KiB before the log of writes is folded back
+_KEY: Final = itemgetter(1)  # of a version
+# Rows are joined by `+` and not unpacked: there are many of them, and it takes half the time.
+# ruff: noqa: RUF005
 _DATA_ERRORS: Final = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -106,6 +110,8 @@ class SqliteViews:
 
 
 class SqliteView:
+    fts: ClassVar[bool] = True  # whether words are indexed in the same file
+
     def __init__(
         self, views: SqliteViews, projection: Projection, topic_id: str, partitions: int, generation: int
     ) -> None:
@@ -119,7 +125,8 @@ class SqliteView:
         self._epoch = 0
         self._horizon = Horizon(views.keep_seconds)
         self._statements = {
-            table.name: Statements(table, projection.text.get(table.name, ())) for table in projection.tables
+            table.name: Statements(table, projection.text.get(table.name, ()), fts=self.fts)
+            for table in projection.tables
         }
         self._layer = {table.name: LayerStatements(table) for table in LAYER_TABLES}
         self._pool = Pool(self._reading_connection)
@@ -159,11 +166,13 @@ class SqliteView:
         before = dict(self._text_ids)
         try:
             self._db.execute("begin immediate")
+            self._check_epoch()
             for stretch in stretches:
                 self._write(stretch)
             faults.reach(COMMIT_INSIDE)
             self._advance(stretches)
             self._prune(time.monotonic())
+            self._seal()
             self._db.execute("commit")
         except BaseException as error:
             self._rollback()
@@ -207,7 +216,10 @@ class SqliteView:
             check_kept(self.name, asked, positions, {p: horizon for p, _, horizon in found})
             positions = {p: asked.get(p, 0) for p in positions}
             db.executemany("replace into temp.olep_cut values (?, ?)", list(positions.items()))
-        return SqliteReader(db, Position({self._topic_id: positions}), self._statements, cut is not None)
+        return self._made_reader(db, Position({self._topic_id: positions}), cut is not None)
+
+    def _made_reader(self, db: sqlite3.Connection, position: Position, as_of: bool) -> SqliteReader:
+        return SqliteReader(db, position, self._statements, as_of)
 
     def _write(self, stretch: Stretch) -> None:
         partition, many = stretch.partition, self._db.executemany
@@ -217,22 +229,23 @@ class SqliteView:
             statements = self._statements[name]
             if statements.table.append_only:
                 # Neighbours in the tree are written together, here as below.
-                ordered = sorted(versions, key=attrgetter("key"))
-                many(statements.insert, [(*row, partition, at) for at, _, row in ordered if row is not None])
+                ordered = sorted(versions, key=_KEY)
+                many(statements.insert, [row + (partition, at) for at, _, row in ordered if row is not None])
                 if statements.text:
                     self._write_text(statements, partition, {}, [], versions)
                 continue
             first, ended, last = replaced(versions)
             keys = statements.bound
-            many(statements.to_past, [(first[key], *keys(key), partition) for key in sorted(first)])
-            many(statements.past, [(*v.row, partition, v.offset, until) for v, until in ended if v.row])
-            many(
-                statements.replace,
-                [(*v.row, partition, v.offset) for _, v in sorted(last.items()) if v.row is not None],
-            )
-            many(statements.delete, [(*keys(k), partition) for k, v in last.items() if v.row is None])
+            begun = [(first[key], *keys(key), partition) for key in sorted(first)]
+            found = many(statements.to_past, begun).rowcount
+            many(statements.past, [v.row + (partition, v.offset, until) for v, until in ended if v.row])
+            ordered = [last[key] for key in sorted(last)]
+            many(statements.replace, [row + (partition, at) for at, _, row in ordered if row is not None])
+            if gone := [(*keys(key), partition) for _, key, row in ordered if row is None]:
+                many(statements.delete, gone)
             if statements.text:
-                self._write_text(statements, partition, first, ended, last.values())
+                # Where no row stood before, no text ends.
+                self._write_text(statements, partition, first if found else {}, ended, last.values())
         for name, changes in stretch.layer.items():
             layer = self._layer[name]
             many(layer.replace, [(*row, partition) for row in changes.values() if row is not None])
@@ -250,24 +263,33 @@ class SqliteView:
         if first:
             keys = statements.bound
             many(statements.text_end, [(until, *keys(key), partition) for key, until in first.items()])
-        number = self._text_ids[statements.table.name]
-        entries, words = [], []
-        for version, until in (*ended, *((each, FOREVER) for each in last)):
-            if version.row is None:
-                continue
-            number += 1
-            key = statements.bound(version.key)
-            said = statements.texts(version.row)
-            entries.append((number, *key, partition, version.offset, until, *said))
-            words.append((number, *said))
-        self._text_ids[statements.table.name] = number
-        many(statements.text_entry, entries)
-        many(statements.text_words, words)
+        bound, texts = statements.bound, statements.texts
+        said = [
+            (bound(key) + (partition, at, until), texts(row))
+            for (at, key, row), until in chain(ended, zip(last, repeat(FOREVER)))
+            if row is not None
+        ]
+        before = self._text_ids[statements.table.name]
+        self._text_ids[statements.table.name] = before + len(said)
+        numbers = range(before + 1, before + 1 + len(said))
+        many(statements.text_entry, [(n,) + entry + text for n, (entry, text) in zip(numbers, said)])
+        self._add_words(statements, [(n,) + text for n, (_, text) in zip(numbers, said)])
 
-    def _advance(self, stretches: Sequence[Stretch]) -> None:
+    def _add_words(self, statements: Statements, words: Sequence[tuple[Any, ...]]) -> None:
+        self._db.executemany(statements.text_words, words)
+
+    def _remove_words(self, statements: Statements, words: Sequence[tuple[Any, ...]]) -> None:
+        self._db.executemany(statements.text_unword, words)
+
+    def _seal(self) -> None:
+        """All is written but for the commit. For those who keep words elsewhere."""
+
+    def _check_epoch(self) -> None:
         (actual,) = self._db.execute("select epoch from olep_view").fetchone()
         if actual != self._epoch:
             raise ViewTaken(view=self.name, epoch=self._epoch, actual=actual)
+
+    def _advance(self, stretches: Sequence[Stretch]) -> None:
         for stretch in stretches:
             moved = self._db.execute(
                 "update olep_position set position = ?1 where partition = ?2 and position <= ?1",
@@ -304,7 +326,7 @@ class SqliteView:
 
     def _prune_text(self, statements: Statements, partition: int, position: int) -> None:
         found = self._db.execute(statements.text_gone, (partition, position)).fetchall()
-        self._db.executemany(statements.text_unword, found)
+        self._remove_words(statements, found)
         self._db.executemany(statements.text_drop, [(row[0],) for row in found])
 
     def _newest_text(self, name: str) -> int:

@@ -40,9 +40,11 @@ class LayerStatements:
 class Statements:
     """SQL for a table of a projection."""
 
-    def __init__(self, table: Table[Any], text: Sequence[str]) -> None:
+    def __init__(self, table: Table[Any], text: Sequence[str], *, fts: bool = True) -> None:
+        """`fts`: words are indexed here, by FTS5, and not elsewhere."""
         self.table = table
         self.text = tuple(text)
+        self._fts = fts
         name, key = table.name, table.key
         columns = _quoted(column.name for column in table.columns)
         places = [column.name for column in table.columns]
@@ -111,6 +113,9 @@ class Statements:
                     f'create index if not exists "{name}__text_past" on "{name}__text"'
                     f" (olep_partition, olep_until) where olep_until < {FOREVER}"
                 ),
+            ]
+        if self.text and self._fts:
+            made += [
                 f'create virtual table if not exists "{name}__fts" using fts5('
                 + ", ".join(f'"text_{column}"' for column in self.text)
                 + f", content='{name}__text', content_rowid='id', tokenize='unicode61 remove_diacritics 2')",
@@ -152,6 +157,17 @@ class Statements:
         self.text_search = (
             f"{found} {joined} {match} and t.olep_until = {FOREVER} order by f.rank, t.id limit ?"
         )
+        visible = (
+            f'select t.id, t.olep_partition, {_quoted(self.table.key, "t.")} from "{name}__text" t'
+            " {} where t.id in (select value from json_each(?)) {}"
+        )
+        self.text_visible = visible.format("", f"and t.olep_until = {FOREVER}")
+        self.text_visible_as_of = visible.format(
+            "join temp.olep_cut c on c.partition = t.olep_partition"
+            " and t.olep_from < c.position and t.olep_until >= c.position",
+            "",
+        )
+        self.text_all = f'select id, {words} from "{name}__text"'
         self.text_search_as_of = (
             f"{found} {joined} join temp.olep_cut c on c.partition = t.olep_partition"
             f" and t.olep_from < c.position and t.olep_until >= c.position {match}"

@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from penstock.cli.app import run
-from penstock.gateway.running import announce, figures, running
+from penstock.cli.gateway import drain
+from penstock.gateway.running import Running, announce, end, figures, running
 from penstock.model.errors import Exit
+from penstock.model.errors.gateway import DrainTimedOut, GatewayNotRunning
 from tests.ground.fleet import wait_for
 from tests.ground.gateway import brokers_of, new_access
 
@@ -62,7 +64,25 @@ def test_no_gateway_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run(["gateway", "status", "--config", config]) == Exit.UNHEALTHY
     assert run(["gateway", "drain", "--config", config]) == Exit.UNHEALTHY
     assert "no gateway runs with" in capsys.readouterr().err
+    with pytest.raises(GatewayNotRunning):
+        drain(config=tmp_path / "gateway.yaml")
     assert figures("") == figures("http://127.0.0.1:1/metrics") == {}
+
+
+def test_one_that_does_not_end_is_told_of() -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", deaf], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        one = Running(process.pid, psutil.Process(process.pid).create_time(), "gw-1", "", "")
+
+        with pytest.raises(DrainTimedOut):
+            list(end([one], 0.2))
+        process.communicate(b"\n")
+
+    assert not one.alive
 
 
 @pytest.mark.kafka

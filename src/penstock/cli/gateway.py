@@ -7,7 +7,6 @@ import contextlib
 import gc
 import hashlib
 import logging
-import os
 import secrets
 import signal
 import string
@@ -26,7 +25,7 @@ from penstock.gateway.config import API_KEY_LENGTH, API_SECRET_LENGTH, GatewayCo
 from penstock.gateway.metrics import MetricsServer
 from penstock.gateway.pressure import PressureWatch
 from penstock.gateway.provision import provision as provision_tenants
-from penstock.gateway.running import announce, figures, running
+from penstock.gateway.running import announce, end, figures, running
 from penstock.gateway.server import Gateway
 from penstock.gateway.settings import Bounds, GatewaySettings, TenantsFrom, read_gateway_file
 from penstock.gateway.shares import Reporter, Shares
@@ -37,7 +36,7 @@ from penstock.gateway.throttling import Quotas
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
 from penstock.model.errors import Exit
-from penstock.model.errors.gateway import DrainTimedOut, GatewayNotRunning
+from penstock.model.errors.gateway import GatewayNotRunning
 from penstock.model.errors.settings import ExtraMissing
 
 app = App(name="gateway", help="Tenants' way to Kafka: serve, look, drain, provision, make keys.")
@@ -45,7 +44,6 @@ app = App(name="gateway", help="Tenants' way to Kafka: serve, look, drain, provi
 GARBAGE_CHECKED_EVERY = 20_000  # allocations; only ended connections leave cycles, of some fifty objects each
 
 DRAIN_SECONDS_MORE = 15.0  # than a gateway gives its clients
-DRAIN_POLL_SECONDS = 0.1
 _STATUS = {
     "GATEWAY": "gateway",
     "PROCESS": "pid",
@@ -193,15 +191,7 @@ def drain(
     if not found:
         raise GatewayNotRunning(config=config)
     chosen = found[:-1] if but_newest else found
-    for one in chosen:
-        os.kill(one.pid, signal.SIGTERM)
-    seconds = Bounds().drain_seconds + DRAIN_SECONDS_MORE
-    deadline = time.monotonic() + seconds
-    for one in chosen:
-        while one.alive:
-            if time.monotonic() > deadline:
-                raise DrainTimedOut(gateway=one.gateway, pid=one.pid, seconds=seconds)
-            time.sleep(DRAIN_POLL_SECONDS)
+    for one in end(chosen, Bounds().drain_seconds + DRAIN_SECONDS_MORE):
         tell(f"gateway {one.gateway} (process {one.pid}) has ended")
     return Exit.FINE
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from penstock.gateway.placement import PARTITIONS_MAX, Ask, fits
-from penstock.gateway.tenancy import CONFIGS_ALLOWED
-from penstock.kafka.configs import ResourceKind
+from penstock.gateway.tenancy import CONFIGS_ALLOWED, GROUP_CONFIG, TOPIC_CONFIG
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX
 from penstock.wire.codes import Code
 
@@ -198,7 +197,7 @@ def describe_configs(request: Request, prefix: str) -> tuple[Request | None, lis
     """What the broker is asked of topics and groups, and the resources that are none of its business."""
     kept, others = [], []
     for resource in request.body["Resources"]:
-        if resource["ResourceType"] in (ResourceKind.TOPIC, ResourceKind.GROUP):
+        if resource["ResourceType"] in (TOPIC_CONFIG, GROUP_CONFIG):
             kept.append({**resource, "ResourceName": prefix + resource["ResourceName"]})
         else:
             others.append(resource)

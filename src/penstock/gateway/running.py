@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -21,12 +23,15 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.fleet.layout import write_atomically
+from penstock.model.errors.gateway import DrainTimedOut
 from penstock.model.keys import METRIC_PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 SUFFIX: Final = ".run"
+POLL_SECONDS: Final = 0.1
 METRICS_SECONDS: Final = 5.0
 SHOWN: Final = ("connections", "tenants", "requests", "denials")
 STARTED_SECONDS_APART: Final = 0.5  # at which two starts are different processes'
@@ -75,6 +80,20 @@ def running(config: Path) -> list[Running]:
             with suppress(OSError):
                 path.unlink()
     return sorted(found, key=lambda one: one.started)
+
+
+def end(chosen: Sequence[Running], seconds: float) -> Iterator[Running]:
+    """Tell them to drain, and yield each when it has ended."""
+    for one in chosen:
+        with suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGTERM)
+    deadline = time.monotonic() + seconds
+    for one in chosen:
+        while one.alive:
+            if time.monotonic() > deadline:
+                raise DrainTimedOut(gateway=one.gateway, pid=one.pid, seconds=seconds)
+            time.sleep(POLL_SECONDS)
+        yield one
 
 
 def figures(metrics: str) -> dict[str, Any]:

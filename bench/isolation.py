@@ -243,7 +243,7 @@ def measure(run: Run) -> Iterator[Result]:
 
 def _overhead(run: Run, made: Ground, name: str) -> Result:
     frame = produce_frame(TOPIC, 100, 1)
-    requests = 4_000 if run.quick else 20_000
+    requests = 15_000 if run.quick else 60_000  # processor time is told in steps of 10 ms
 
     def spent(target: Target, process: subprocess.Popen[bytes]) -> float:
         client = Client(target)

@@ -20,14 +20,14 @@ from penstock.gateway.shares import Reporter, Shares
 from penstock.gateway.throttled import throttled_by
 from penstock.kafka.appending import append
 from penstock.kafka.client import Client
-from penstock.kafka.log import ensure_topic
+from penstock.kafka.log import bounds, ensure_topic, read
 from penstock.kafka.partitions import TopicPartition
 from penstock.kafka.topics import NewTopic as KafkaTopic
-from penstock.model.events import Dimension, QuotaShares
+from penstock.model.events import Dimension, QuotaShares, UsageReport
 from penstock.model.keys import STATE_TOPIC
 from penstock.model.tenantstate import TenantState
 from penstock.quota.told import Told
-from penstock.quota.topics import ensure_topics
+from penstock.quota.topics import ensure_topics, usage_partition
 from tests.ground.command import clean_environment
 from tests.ground.fleet import THREE_ZONES, wait_for
 from tests.ground.gateway import Access, RunningGateway, known_everywhere, new_access, start_gateway
@@ -53,6 +53,7 @@ class Point:
     name: str
     running: RunningGateway
     shares: Shares
+    reporter: Reporter
     client: Client
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -69,6 +70,8 @@ class Point:
             for task in self.tasks:
                 task.cancel()
             await asyncio.gather(*self.tasks, return_exceptions=True)
+            await self.running.gateway.close()
+            await self.reporter.flush(self.client)
             await self.client.close()
 
         self.running.call(end())
@@ -81,7 +84,7 @@ def begin(fleet: Fleet, name: str, access: Access) -> Point:
     running = start_gateway(
         fleet, [access], name=name, evidence=reporter, session=throttled_by(shares.quotas)
     )
-    point = Point(name, running, shares, client)
+    point = Point(name, running, shares, reporter, client)
 
     async def run() -> None:
         gateway = running.gateway
@@ -220,3 +223,38 @@ def test_a_lopsided_tenant_gets_its_quota_within_three_intervals_and_keeps_it_wh
         assert set(told[-1].shares) == set(POINTS)
     for one in told:
         assert sum(share(one, point) for point in one.shares) <= 1 + 1e-9
+
+
+async def reported(fleet: Fleet, tenant: str) -> dict[str, int]:
+    """By gateway: ingress as its last report has it."""
+    partition = usage_partition(tenant.encode())
+    found: dict[str, int] = {}
+    async with Client(fleet.bootstrap, fleet.security()) as client:
+        position, _ = await bounds(client, partition)
+        while not (chunk := await read(client, partition, position)).caught_up or chunk.records:
+            position = chunk.position
+            for record in chunk.records:
+                report = UsageReport.from_bytes(record.value)
+                if report.tenant == tenant:
+                    found[report.gateway] = max(found.get(report.gateway, 0), report.used[INGRESS])
+    return found
+
+
+def test_what_was_reported_is_what_was_counted_when_a_gateway_ends(fleet: Fleet) -> None:
+    access = new_access()
+    asyncio.run(declare(fleet, access))
+    point = begin(fleet, "a", access)
+    try:
+        client = AdminClient(point.access.client_config())
+        client.create_topics([NewTopic("load", 1, 3)])["load"].result(60)
+        asyncio.run(known_everywhere(point.access, "load"))
+        producer = Producer(point.access.client_config())
+        for _ in range(50):
+            producer.produce("load", bytes(RECORD_BYTES))
+        assert producer.flush(60) == 0
+    finally:
+        point.stop()
+    counted = point.running.gateway.usage[access.tenant.id].bytes_in
+
+    assert counted > 50 * RECORD_BYTES
+    assert asyncio.run(reported(fleet, access.tenant.id)) == {"a": counted}

@@ -119,6 +119,7 @@ async def _started(
         settings, tenants, source=source, evidence=reporter, session=throttled_by(shares.quotas)
     )
     await gateway.start()
+    ending.push_async_callback(reporter.flush, client)
     for work in (shares.run(gateway), reporter.run(client), PressureWatch(gateway).run(client)):
         ending.push_async_callback(_ended, asyncio.create_task(work))
     return gateway

@@ -48,11 +48,15 @@ class Reporter:
         self._sent: dict[LogicalClusterId, UsageReport] = {}
         self._moved_ms: dict[LogicalClusterId, int] = {}
         self._due: dict[LogicalClusterId, UsageReport] = {}
+        self._latest: dict[LogicalClusterId, UsageReport] = {}
         self._waiting = asyncio.Event()
 
     def __call__(self, evidence: Sequence[Event]) -> None:
         for event in evidence:
-            if isinstance(event, UsageReport) and self._wanted(event):
+            if not isinstance(event, UsageReport):
+                continue
+            self._latest[event.tenant] = event
+            if self._wanted(event):
                 self._due[event.tenant] = event
         if self._due:
             self._waiting.set()
@@ -76,12 +80,20 @@ class Reporter:
         while True:
             await self._waiting.wait()
             self._waiting.clear()
-            for partition, reports in _by_partition(self.due().values()).items():
-                try:
-                    rows = [(report.key, report.to_bytes()) for report in reports]
-                    await append(client, partition, rows, acks=LEADER, tries=2)
-                except PenstockError as failure:
-                    log.warning("use not reported", **{keys.ERROR: str(failure)})
+            await _send(client, self.due().values())
+
+    async def flush(self, client: Client) -> None:
+        """At the end: whatever was counted and not yet told."""
+        await _send(client, [one for one in self._latest.values() if one != self._sent.get(one.tenant)])
+
+
+async def _send(client: Client, reports: Iterable[UsageReport]) -> None:
+    for partition, some in _by_partition(reports).items():
+        try:
+            rows = [(report.key, report.to_bytes()) for report in some]
+            await append(client, partition, rows, acks=LEADER, tries=2)
+        except PenstockError as failure:
+            log.warning("use not reported", **{keys.ERROR: str(failure)})
 
 
 def _by_partition(reports: Iterable[UsageReport]) -> dict[TopicPartition, list[UsageReport]]:

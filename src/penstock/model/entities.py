@@ -51,7 +51,8 @@ class Entity:
         if record.body_schema > cls.body_schema:
             raise EventTooNew(kind=cls.kind, found=record.body_schema, major=cls.body_schema)
         known: dict[str, Any] = {}
-        for name, (read, required) in _body_readers(cls).items():
+        readers = _body_readers(cls)
+        for name, (read, required) in readers.items():
             if name not in record.body:
                 if required:
                     raise EventUnreadable(kind=cls.kind, reason=f"`{name}` is missing")
@@ -61,7 +62,7 @@ class Entity:
             except WrongType as expected:
                 shown = repr(record.body[name])[:80]
                 raise EventFieldInvalid(kind=cls.kind, field=name, value=shown, expected=expected) from None
-        unknown = {name: value for name, value in record.body.items() if name not in _body_readers(cls)}
+        unknown = {name: value for name, value in record.body.items() if name not in readers}
         return cls(id=record.id, version=record.version, changed_ms=record.time_ms, unknown=unknown, **known)
 
     def changed(self, now_ms: int, **values: Any) -> Self:
@@ -69,8 +70,15 @@ class Entity:
         return replace(self, **{"version": self.version + 1, "changed_ms": now_ms} | values)
 
 
+_known_readers: dict[type, dict[str, Any]] = {}
+
+
 def _body_readers(cls: type) -> dict[str, Any]:
-    return {name: reader for name, reader in readers_of(cls).items() if name not in _ENVELOPE}
+    """Made once: a registry of thousands of entities is read record by record at every start."""
+    if cls not in _known_readers:
+        readers = readers_of(cls).items()
+        _known_readers[cls] = {name: reader for name, reader in readers if name not in _ENVELOPE}
+    return _known_readers[cls]
 
 
 def _plain(value: Any) -> Any:

@@ -98,12 +98,16 @@ async def _serve(
     if until_stdin_ends:
         loop.add_reader(sys.stdin.fileno(), stop.set)
     async with contextlib.AsyncExitStack() as ending:
-        gateway = await _started(settings, tenants, path, ending)
+        gateway = await _started(settings, tenants, path, ending, stop)
         await _until(stop, gateway, path)
 
 
 async def _started(
-    settings: GatewaySettings, tenants: GatewayConfig, path: Path, ending: contextlib.AsyncExitStack
+    settings: GatewaySettings,
+    tenants: GatewayConfig,
+    path: Path,
+    ending: contextlib.AsyncExitStack,
+    stop: asyncio.Event,
 ) -> Gateway:
     """With limits: those of its file, or its share of what the cluster's state says."""
     if settings.tenants_from is TenantsFrom.FILE:
@@ -121,13 +125,18 @@ async def _started(
     await gateway.start()
     ending.push_async_callback(reporter.flush, client)
     for work in (shares.run(gateway), reporter.run(client), PressureWatch(gateway).run(client)):
-        ending.push_async_callback(_ended, asyncio.create_task(work))
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: stop.set())  # by itself none of them ends but by an error
+        ending.push_async_callback(_ended, task)
     return gateway
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
+    """Stop it, or raise what it has ended with."""
     task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
 
 
 async def _until(stop: asyncio.Event, gateway: Gateway, path: Path) -> None:

@@ -116,8 +116,8 @@ class Shares:
     async def run(self, gateway: Gateway) -> None:
         """Until cancelled. What was told, what ran out, and what is configured otherwise holds at once,
         or a second later."""
-        following = asyncio.create_task(self._told.follower.run())
-        try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._told.follower.run())
             while True:
                 self._woken.clear()
                 await _either(self._woken, SETTLE_SECONDS)
@@ -126,9 +126,6 @@ class Shares:
                 for tenant, _ in self.quotas:
                     known = tenants.get(tenant)
                     self.quotas.settle(tenant, known.quota if known is not None else {}, now)
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
 
     def _granted(self, tenant: LogicalClusterId, configured: Rates) -> Rates:
         now_ms = int(time.time() * 1000)

@@ -14,6 +14,7 @@ from penstock.control import decisions
 from penstock.control.gateways import offered_bootstrap
 from penstock.control.local import LocalProvisioner, cells_of
 from penstock.control.placing import brokers_of
+from penstock.control.service import Watch
 from penstock.fleet.layout import Layout
 from penstock.kafka import topics
 from penstock.kafka.client import Client
@@ -148,7 +149,8 @@ async def test_a_dedicated_cluster_gets_brokers_of_its_own_and_gives_them_back(
     control_fleet: Fleet, tmp_path: Path, unique: Callable[[str], str]
 ) -> None:
     provisioner = LocalProvisioner(Layout(tmp_path), gateways=False)
-    async with open_office(control_fleet, provisioner=provisioner) as office:
+    often = Watch(seconds=0.05)  # looks for clusters to be reached while this one is ended
+    async with open_office(control_fleet, provisioner=provisioner, watch=often) as office:
         await office.active()
 
         cluster = await office.create(unique("alone"), tenancy=Tenancy.DEDICATED)

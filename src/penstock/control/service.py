@@ -282,6 +282,8 @@ class ControlPlane:
         for physical in self._registry.all(PhysicalCluster):
             if self.clusters.has(physical.id) or physical.state is not ClusterState.READY:
                 continue
+            if self._reign is not None and physical.id in self._reign.effects.released:
+                continue  # to ask how it is reached could start it again
             try:
                 reach = await self._provisioner.reach(physical)
                 if reach is not None:

@@ -85,6 +85,7 @@ class Effects:
         self._provisioner = provisioner
         self._settle = settle
         self._granters: dict[str, Granter] = {}
+        self.released: set[str] = set()  # physical clusters that are being ended, or are gone
         self._moves: dict[str, asyncio.Lock] = {}
 
     async def perform(self, operation: Operation, tell: Tell) -> Outcome | Pending:
@@ -213,6 +214,7 @@ class Effects:
         cluster = self._cluster(operation)
         physical = self._registry().get(PhysicalCluster, cluster.cluster)
         if cluster.tenancy is Tenancy.DEDICATED and physical is not None:
+            self.released.add(physical.id)
             await self._clusters.drop(physical.id)
             self._granters.pop(physical.id, None)
             if self._provisioner is not None:

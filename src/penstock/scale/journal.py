@@ -149,8 +149,9 @@ class TopicJournal:
 
     async def _places(self) -> tuple[int, int]:
         since = int((time.time() - self._history_seconds) * 1000)
-        begin = await self._find(since)
+        # The end first: what is written between the two calls is then read, not skipped.
         end = await self._find(At.LATEST)
+        begin = await self._find(since)
         return (begin if begin >= 0 else end), end
 
     async def _find(self, place: int) -> int:

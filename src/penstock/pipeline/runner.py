@@ -28,6 +28,7 @@ from penstock.pipeline.kafka import look_at, offsets_option, publish_position, s
 from penstock.pipeline.lake import Tables, first_line
 from penstock.pipeline.ledger import Commit, behind, read, where_to_start, written
 from penstock.pipeline.status import JobStatus, State, job_files, write_status
+from penstock.pipeline.view import LakeView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,6 +66,10 @@ class Runner:
         self.settings = settings
         self.connection = connection
         self.tables = Tables(session, settings.lake.warehouse)
+
+    def view(self, job: Job) -> LakeView:
+        """The job's table, to be read at positions."""
+        return LakeView(self.tables, job)
 
     def run(
         self,

@@ -44,7 +44,7 @@ AREAS: Final[dict[str, Budget]] = {
     "cli": Budget(pure=14, kafka=30),
     "console": Budget(),
     # the platform
-    "gateway": Budget(pure=12, kafka=150),
+    "gateway": Budget(pure=14, kafka=205),
     "control": Budget(pure=20, kafka=110),
     "quota": Budget(pure=10),
     "balance": Budget(pure=8, kafka=45),

@@ -16,10 +16,13 @@ from penstock.wire.rules import Kind
 from tests.gateway.slots import NAMES, PASSED_ON, Chosen, body_of, names_in, served
 from tests.gateway.test_attacks import Victim, open_as, snapshot, text_of, victim
 from tests.gateway.wires import TENANT, quiet_gateway, serving_session
+from tests.ground.gateway import new_access
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.ground.fleet import Fleet
-    from tests.ground.gateway import Access
+    from tests.ground.gateway import Access, RunningGateway
 
 __all__ = ["victim"]
 
@@ -100,6 +103,28 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
         assert victim.access.user not in said, attack
     closed = [attack for attack, answer in answers.items() if isinstance(answer, str)]
     assert len(closed) < len(answers) / 4, closed
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("principal", ["own", "every", "null"])
+async def test_what_the_platform_does_for_one_tenant_touches_no_other(
+    fleet: Fleet, victim: Victim, make_gateway: Callable[..., RunningGateway], principal: str
+) -> None:
+    """Here the broker would refuse nothing. The attacker is new: it may well delete all of its own rules."""
+    attacker = make_gateway(new_access()).accesses[0]
+    who = {"own": f"User:{attacker.account}", "every": "User:*", "null": None}[principal]
+    before = await snapshot(fleet, victim)
+    said = ""
+
+    async with await open_as(attacker) as connection:
+        for name in (victim.foreign_topic, "*", "", None):
+            chosen = Chosen(name, name, name, victim.topic_id, name, who)
+            for api, version in served(frozenset((Treatment.ERRAND,))):
+                said += text_of(await connection.call(api, body_of(api, version, chosen), version=version))
+
+    assert await snapshot(fleet, victim) == before
+    assert victim.access.user not in said
+    assert victim.access.account not in said
 
 
 EVERY_ACL = {

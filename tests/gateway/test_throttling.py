@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.gateway.config import TenantLimits
+from penstock.gateway.metering import Usage
 from penstock.gateway.partitions import judge
 from penstock.gateway.throttled import throttled_by
 from penstock.gateway.throttling import Quotas, TenantQuota, lowered, marked, place_of
@@ -21,6 +24,7 @@ from penstock.kafka.partitions import TopicPartition as Partition
 from penstock.model.errors import PenstockError
 from penstock.model.events import Dimension
 from penstock.model.ids import LogicalClusterId
+from penstock.quota.buckets import Bucket
 from penstock.wire.codes import Code
 from penstock.wire.definitions import load
 from penstock.wire.frames import Request, Response, decode_response, encode_request, encode_response
@@ -68,7 +72,77 @@ def test_what_the_configuration_says_holds_until_a_share_comes_and_again_when_it
     changed = quotas.settle(tenant, {}, now=0.0)
 
     assert changed is same
-    assert not changed.limited
+    assert changed.granted() == {}
+
+
+def counted(rates: dict[Dimension, float]) -> tuple[TenantQuota, Usage]:
+    quota, usage = TenantQuota(), Usage()
+    quota.retune(rates, now=0.0)
+    quota.bind(usage)
+    return quota, usage
+
+
+def test_what_was_counted_is_charged_once_it_could_be_too_much_and_not_before() -> None:
+    quota, usage = counted({Dimension.INGRESS_BYTES: 100.0, Dimension.REQUESTS: 10.0})
+    usage.bytes_in, usage.requests = 100, 5
+    assert usage.bytes_in <= quota.bytes_in_next
+
+    usage.bytes_in += 50
+
+    assert usage.bytes_in > quota.bytes_in_next
+    assert quota.sent(now=0.0) == (0.5, Dimension.INGRESS_BYTES)
+    assert quota.bytes_in_next == 150
+    assert quota.requests_next == 10
+
+
+def test_answers_and_service_time_are_charged_likewise() -> None:
+    quota, usage = counted({Dimension.EGRESS_BYTES: 100.0, Dimension.REQUEST_TIME_US: 1e6})
+    quota.egress_left -= 100
+    assert quota.answered(now=0.0) == (0.0, None)
+    quota.egress_left -= 50
+    usage.service_seconds = 1.5
+
+    assert quota.answered(now=0.0) == (0.5, Dimension.EGRESS_BYTES)
+    assert usage.service_seconds > quota.service_next
+    assert quota.served(now=0.0) == (0.5, Dimension.REQUEST_TIME_US)
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 2)), max_size=40))
+def test_asking_only_when_it_matters_never_makes_anybody_wait_longer_than_asking_always(
+    steps: list[tuple[int, float]],
+) -> None:
+    quota, usage = counted({Dimension.INGRESS_BYTES: 100.0})
+    always = Bucket.full(100.0, 0.0)
+    now = 0.0
+    for amount, later in steps:
+        now += later
+        usage.bytes_in += amount
+        wait = quota.sent(now)[0] if usage.bytes_in > quota.bytes_in_next else 0.0
+
+        assert wait <= always.spend(float(amount), now) + 1e-6
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 3)), max_size=60))
+def test_whoever_waits_as_told_gets_its_rate_two_bursts_and_one_request(
+    steps: list[tuple[int, float]],
+) -> None:
+    quota, usage = counted({Dimension.INGRESS_BYTES: 100.0})
+    now = 0.0
+    for amount, later in steps:
+        now += later
+        usage.bytes_in += amount
+        assert usage.bytes_in <= 100.0 * now + 200.0 + amount + 1e-6
+        if usage.bytes_in > quota.bytes_in_next:
+            now += quota.sent(now)[0]
+
+
+def test_a_lower_limit_charges_what_was_done_before_by_the_old_one() -> None:
+    quota, usage = counted({Dimension.INGRESS_BYTES: 100.0})
+    usage.bytes_in = 80
+
+    quota.retune({Dimension.INGRESS_BYTES: 10.0}, now=0.0)
+
+    assert quota.bytes_in_next == 90  # ten are left of the burst, and one burst is ten
 
 
 def every_answer() -> list[tuple[str, int]]:
@@ -306,15 +380,20 @@ def test_partitions_are_limited_in_number_and_in_how_fast_they_come_and_go(
         async with Client(access.bootstrap, access.security()) as client:
             return list((await topics.create(client, wanted)).values())
 
+    async def gone(name: str) -> None:
+        async with Client(access.bootstrap, access.security()) as client:
+            assert (await topics.delete(client, [name])) == {name: None}
+
     many = asyncio.run(ask(topics.NewTopic("many", 7, 3)))
     few = asyncio.run(ask(topics.NewTopic("few", 2, 3)))
     soon = asyncio.run(ask(topics.NewTopic("soon", 1, 3)))
+    asyncio.run(gone("few"))
 
     assert [failure.facts["error_code"] for failure in many] == [Code.POLICY_VIOLATION]  # type: ignore[attr-defined]
     assert not isinstance(few[0], PenstockError)
     assert [failure.facts["error_code"] for failure in soon] == [Code.THROTTLING_QUOTA_EXCEEDED]  # type: ignore[attr-defined]
     assert quotas.of(access.tenant.id).throttled_seconds[Dimension.PARTITION_CHANGES] > 0
-    assert running.gateway.usage[access.tenant.id].partition_changes == 2
+    assert running.gateway.usage[access.tenant.id].partition_changes == 4  # two made, two deleted
 
 
 @pytest.mark.kafka

@@ -403,6 +403,7 @@ class Session(asyncio.Protocol):
             for name, _, error in seen:
                 if not error and name is not None:
                     self.realm.topics.forget(name)
+            self.deleted(seen)
             return
         assert sent is not None
         acks = sent[0][0]
@@ -410,6 +411,9 @@ class Session(asyncio.Protocol):
             self.usage.service_seconds += seconds
         ids = None if route.by_id else self.realm.topics.by_name
         self.server.acks.answered(acks, sent[1:], seen, ids, int(time()))
+
+    def deleted(self, seen: Seen) -> None:
+        """Topics are gone: nothing to count here."""
 
     def fail(self, failure: PenstockError) -> None:
         """Bytes that cannot be passed on: nothing remains but to close."""

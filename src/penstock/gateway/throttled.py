@@ -1,8 +1,8 @@
 """A session whose tenant has limits: what is too much passes, is told of, and then waits (KIP-219).
 
-Both directions are charged as they go by. Whoever is in debt is answered with the time it has to
+Both directions are charged for what goes by. Whoever is in debt is answered with the time it has to
 wait, and its connection is not read for that long; the broker's side is read on, so that answers
-never wait. Tenants without limits take the plain path.
+never wait. While nothing can be in debt, a request costs three comparisons more than without limits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.gateway import rebuild
 from penstock.gateway.dialogue import LOOK_UP_VERSION, Dialogue
 from penstock.gateway.partitions import CREATE_TOPICS, STRICT_FIRST, judge
 from penstock.gateway.session import Session
-from penstock.gateway.throttling import lowered, marked
+from penstock.gateway.throttling import FETCH, lowered, marked
 from penstock.model.events import Dimension
 from penstock.quota.buckets import throttle_ms
 from penstock.wire.splice import Limits
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MUTED: Final = 1 << 10  # among the reasons in `states` why a client is not read
 # Clients give a request half a minute by default. What is still owed then is waited for the next time.
 MUTE_SECONDS_MAX: Final = 15.0
-DELETE_TOPICS: Final = "DeleteTopics"
+FETCH_KEY: Final = FETCH.to_bytes(2)
 EVERY_TOPIC: Final = None  # of a Metadata request; the broker's authorizer leaves the tenant's own
 TOLD_MS_MAX: Final = int(MUTE_SECONDS_MAX * 1000)
 
@@ -49,7 +49,6 @@ class ThrottledSession(Session):
         super().__init__(server, number, address, broker)
         self._quotas = quotas
         self._quota: TenantQuota | None = None
-        self._told: tuple[int, dict[int, Asked]] | None = None
         self._muted_until = 0.0
         self._unmuting: asyncio.TimerHandle | None = None
         self._telling: tuple[int, Asked] | None = None
@@ -58,6 +57,7 @@ class ThrottledSession(Session):
     def link(self, upstream: Upstream, realm: Realm) -> None:
         super().link(upstream, realm)
         self._quota = self._quotas.settle(realm.tenant.id, realm.tenant.quota, self.server.now())
+        self._quota.bind(self.usage)
         self.usage.throttled_seconds = self._quota.throttled_seconds
         self.usage.granted = self._quota.granted
         largest = realm.tenant.limits.request_bytes_max
@@ -67,44 +67,47 @@ class ThrottledSession(Session):
             )
 
     def data_received(self, data: bytes) -> None:
-        quota, usage = self._quota, self.usage
-        if quota is None or not quota.limited:
+        quota = self._quota
+        if quota is None:
             super().data_received(data)
             return
-        requests, bytes_in = usage.requests, usage.bytes_in
-        asking = self.requests
-        if quota.fetch_bytes_max is not None and asking.between_frames and not asking.held_bytes:
-            data = lowered(data, quota.fetch_bytes_max)
+        # Whoever fetches does so on a connection of its own: the first request of a chunk tells.
+        if data[4:6] == FETCH_KEY and quota.fetch_bytes_max is not None:
+            asking = self.requests
+            if asking.between_frames and not asking.held_bytes:
+                data = lowered(data, quota.fetch_bytes_max)
         super().data_received(data)
-        use = {
-            Dimension.REQUESTS: float(usage.requests - requests),
-            Dimension.INGRESS_BYTES: float(usage.bytes_in - bytes_in),
-        }
-        self._mute(*quota.charge(use, self.server.now()))
+        usage = self.usage
+        if usage.bytes_in > quota.bytes_in_next or usage.requests > quota.requests_next:
+            self._mute(*quota.sent(self.server.now()))
 
     def from_broker(self, data: bytes) -> None:
-        quota, usage = self._quota, self.usage
-        if quota is None or not quota.limited:
+        quota = self._quota
+        assert quota is not None, "brokers speak to those who are linked"
+        quota.egress_left -= len(data)
+        if quota.egress_left < 0 or self._muted_until:
+            self._tell(data, *quota.answered(self.server.now()))
+        else:
             super().from_broker(data)
-            return
-        seconds = usage.service_seconds
-        wait, reason = quota.charge({Dimension.EGRESS_BYTES: float(len(data))}, self.server.now())
-        told = wait
-        if self._muted_until:  # for what it sent: the answer to that is where it is told
-            told = max(wait, self._muted_until - asyncio.get_running_loop().time())
+        if self.usage.service_seconds > quota.service_next:
+            self._mute(*quota.served(self.server.now()))
+
+    def _tell(self, data: bytes, wait: float, reason: Dimension | None) -> None:
+        """Answers to somebody who has to wait: for them, or for what it sent before."""
+        told = max(wait, self._muted_until - asyncio.get_running_loop().time())
         if told > 0 and self.responses.between_frames:
             asked = {each[0]: (each[1].api, each[1].version) for each in self.waiting if each[1] is not None}
-            self._told = (min(throttle_ms(told), TOLD_MS_MAX), asked)
-        super().from_broker(data)
-        self._told = None
-        used = {Dimension.REQUEST_TIME_US: (usage.service_seconds - seconds) * 1e6}
-        later, because = quota.charge(used, self.server.now())
-        self._mute(*((later, because) if later > wait else (wait, reason)))
+            wait_ms = min(throttle_ms(told), TOLD_MS_MAX)
+            # In the place of `write` while it is needed: everybody else's answers go the short way.
+            self.__dict__["write"] = lambda out: self._write_marked(out, wait_ms, asked)
+        try:
+            super().from_broker(data)
+        finally:
+            self.__dict__.pop("write", None)
+        self._mute(wait, reason)
 
-    def write(self, out: list[Buffer]) -> None:
-        if self._told is not None and out:
-            out = [marked(b"".join(out), *self._told)]
-        super().write(out)
+    def _write_marked(self, out: list[Buffer], wait_ms: int, asked: dict[int, Asked]) -> None:
+        super().write([marked(b"".join(out), wait_ms, asked)] if out else out)
 
     def answer(self, frame: bytes) -> None:
         super().answer(self._telling_of(frame))
@@ -125,11 +128,9 @@ class ThrottledSession(Session):
     def _telling_of(self, frame: bytes) -> bytes:
         return frame if self._telling is None else _told(frame, *self._telling)
 
-    def watched(self, route: Route, sent: Seen | None, seen: Seen, seconds: float) -> None:
-        super().watched(route, sent, seen, seconds)
+    def deleted(self, seen: Seen) -> None:
         quota = self._quota
-        if route.api != DELETE_TOPICS or quota is None:
-            return
+        assert quota is not None
         deleted = sum(quota.partitions.pop(name, 1) for name, _, error in seen if not error and name)
         self.change_partitions(deleted, self.spend_changes(float(deleted)))
 
@@ -183,7 +184,11 @@ class ThrottledSession(Session):
         if self._unmuting is not None:
             self._unmuting.cancel()
         self.pause(MUTED)
-        self._unmuting = loop.call_at(until, self.unpause, MUTED)
+        self._unmuting = loop.call_at(until, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted_until = 0.0
+        self.unpause(MUTED)
 
 
 class ThrottledDialogue(Dialogue):

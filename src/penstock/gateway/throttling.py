@@ -23,6 +23,7 @@ from penstock.wire.frames import response_header_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.gateway.metering import Usage
     from penstock.model.ids import LogicalClusterId
 
 THROTTLE_FIELD: Final = "ThrottleTimeMs"
@@ -46,26 +47,77 @@ Asked = tuple[str, int]  # API and version
 
 
 class TenantQuota:
-    """What one tenant may do on this gateway, and how long it was kept waiting for which reason."""
+    """What one tenant may do on this gateway, and how long it was kept waiting for which reason.
 
-    __slots__ = ("_buckets", "fetch_bytes_max", "partitions", "throttled_seconds")
+    Most requests cost one comparison: up to `requests_next` and the others of its kind nothing can be in
+    debt, whatever the time, so nobody is asked. Beyond, what was counted since is charged.
+    """
+
+    __slots__ = (
+        "_buckets", "_bytes_in", "_egress", "_requests", "_service", "_usage", "bytes_in_next", "egress_left",
+        "fetch_bytes_max", "partitions", "requests_next", "service_next", "throttled_seconds",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._buckets: dict[Dimension, Bucket] = {}
+        self._usage: Usage | None = None  # where it is counted
+        self._requests, self._bytes_in, self._service = 0, 0, 0.0  # of what was counted, what is charged
+        self._egress = UNLIMITED  # what `egress_left` began with
+        self.requests_next = self.bytes_in_next = self.service_next = UNLIMITED
+        self.egress_left = UNLIMITED
         self.throttled_seconds: dict[Dimension, float] = {}
         self.fetch_bytes_max: int | None = None  # what one window of egress allows
         self.partitions: dict[bytes, int] = {}  # of topics, as far as known: what deleting them costs
-
-    @property
-    def limited(self) -> bool:
-        return bool(self._buckets)
 
     def granted(self) -> dict[Dimension, float]:
         """What holds now, a second."""
         return {dimension: bucket.rate for dimension, bucket in self._buckets.items()}
 
+    def bind(self, usage: Usage) -> None:
+        """From now on, what is counted there is charged."""
+        if self._usage is not usage:
+            self._usage = usage
+            self._requests, self._bytes_in = usage.requests, usage.bytes_in
+            self._service = usage.service_seconds
+            self._look_ahead()
+
+    def sent(self, now: float) -> tuple[float, Dimension | None]:
+        """Clients have sent more than was sure to be free: seconds to wait, and what for."""
+        usage = self._usage
+        assert usage is not None
+        use = {
+            Dimension.REQUESTS: float(usage.requests - self._requests),
+            Dimension.INGRESS_BYTES: float(usage.bytes_in - self._bytes_in),
+        }
+        self._requests, self._bytes_in = usage.requests, usage.bytes_in
+        waiting = self._late(use, now)
+        self._look_ahead()
+        return waiting
+
+    def answered(self, now: float) -> tuple[float, Dimension | None]:
+        """Likewise of what brokers have sent."""
+        if self.egress_left >= 0:
+            return 0.0, None
+        waiting = self._late({Dimension.EGRESS_BYTES: self._egress - self.egress_left}, now)
+        self._egress = self.egress_left = self._free(Dimension.EGRESS_BYTES)
+        return waiting
+
+    def served(self, now: float) -> tuple[float, Dimension | None]:
+        """Likewise of the time that brokers took."""
+        usage = self._usage
+        assert usage is not None
+        seconds, self._service = usage.service_seconds - self._service, usage.service_seconds
+        waiting = self._late({Dimension.REQUEST_TIME_US: seconds * 1e6}, now)
+        self._look_ahead()
+        return waiting
+
     def retune(self, rates: Rates, now: float) -> None:
-        """Other limits from now on."""
+        """Other limits from now on; what was done before is charged by the old ones."""
+        if self._usage is not None:
+            self.sent(now)
+            self.served(now)
+        if self._egress != UNLIMITED:
+            self._late({Dimension.EGRESS_BYTES: self._egress - self.egress_left}, now)
         for dimension in self._buckets.keys() - rates.keys():
             del self._buckets[dimension]
         for dimension, rate in rates.items():
@@ -75,20 +127,33 @@ class TenantQuota:
                 self._buckets[dimension] = Bucket.full(rate, now)
         egress = rates.get(Dimension.EGRESS_BYTES, UNLIMITED)
         self.fetch_bytes_max = None if egress == UNLIMITED else max(1, int(egress * BURST_SECONDS))
+        self._egress = self.egress_left = self._free(Dimension.EGRESS_BYTES)
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """How far counters may go before there can be debt: tokens only come back meanwhile."""
+        self.requests_next = self._requests + self._free(Dimension.REQUESTS)
+        self.bytes_in_next = self._bytes_in + self._free(Dimension.INGRESS_BYTES)
+        self.service_next = self._service + self._free(Dimension.REQUEST_TIME_US) / 1e6
+
+    def _free(self, dimension: Dimension) -> float:
+        bucket = self._buckets.get(dimension)
+        return UNLIMITED if bucket is None or bucket.rate == UNLIMITED else max(0.0, bucket.tokens)
 
     def charge(self, use: Mapping[Dimension, float], now: float) -> tuple[float, Dimension | None]:
         """Seconds to wait for what was just done, and what for; the longest wait counts."""
+        return self._longest({d: b.spend(use[d], now) for d, b in self._buckets.items() if d in use})
+
+    def _late(self, use: Mapping[Dimension, float], now: float) -> tuple[float, Dimension | None]:
+        """Likewise for what was done since this was last asked."""
+        return self._longest({d: b.spend_late(use[d], now) for d, b in self._buckets.items() if d in use})
+
+    def _longest(self, waits: Mapping[Dimension, float]) -> tuple[float, Dimension | None]:
         longest, reason = 0.0, None
-        buckets = self._buckets
-        for dimension, amount in use.items():
-            bucket = buckets.get(dimension)
-            if bucket is None:
-                continue
-            wait = bucket.spend(amount, now)
-            if wait > longest:
-                wait = min(wait, WAIT_MAX.get(dimension, UNLIMITED))
-                if wait > longest:
-                    longest, reason = wait, dimension
+        for dimension, wait in waits.items():
+            capped = min(wait, WAIT_MAX.get(dimension, UNLIMITED))
+            if capped > longest:
+                longest, reason = capped, dimension
         return longest, reason
 
     def waited(self, reason: Dimension, seconds: float) -> None:

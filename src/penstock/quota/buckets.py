@@ -36,6 +36,15 @@ class Bucket:
         self.tokens -= amount
         return self.wait_seconds()
 
+    def spend_late(self, amount: float, now: float) -> float:
+        """Take what was used at some time since it was last asked, in favour of whoever did: as if it had
+        been then. So whoever was idle may get one burst more than if it had asked each time."""
+        if self.rate == UNLIMITED:
+            return 0.0
+        self.tokens -= amount
+        self._fill(now)
+        return self.wait_seconds()
+
     def wait_seconds(self) -> float:
         """How long until there is no debt, as of the last time it was asked."""
         if self.tokens >= 0:

@@ -24,6 +24,8 @@ from tests.ground.gateway import Access, RunningGateway, new_access, raw_login
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.gateway.upstream import Upstream
+
 pytestmark = pytest.mark.kafka
 
 API_VERSIONS = encode_request(Request("ApiVersions", 0, 7, "x", {}))
@@ -265,3 +267,25 @@ def _held(running: RunningGateway) -> int:
         for transport in (session.transport, session.upstream and session.upstream.transport):
             total += transport.get_write_buffer_size() if transport else 0
     return total
+
+
+def test_a_gateway_ends_when_the_brokers_connections_have(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    running = make_gateway(new_access())
+    access = running.accesses[0]
+
+    async def come_and_go() -> list[Upstream]:
+        connections = await asyncio.gather(
+            *(Connection.open(*place(access), access.security()) for _ in range(20))
+        )
+        linked = running.do(lambda: [s.upstream for s in running.gateway.sessions.values()])
+        for connection in connections:
+            connection._writer.transport.abort()
+        return [upstream for upstream in linked if upstream is not None]
+
+    upstreams = asyncio.run(come_and_go())
+    running.call(running.gateway.close())
+
+    assert len(upstreams) == 20
+    assert all(upstream.ended for upstream in upstreams)

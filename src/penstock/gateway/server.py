@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from penstock.gateway.settings import GatewaySettings
     from penstock.gateway.sources import ConfigSource
     from penstock.gateway.tenancy import Outward
+    from penstock.gateway.upstream import Upstream
     from penstock.model.ids import LogicalClusterId
     from penstock.model.schema import Event as Evidence
     from penstock.wire.names import Names
@@ -65,7 +66,7 @@ SWEEP_SECONDS: Final = 1.0
 DRAIN_POLL_SECONDS: Final = 0.02
 VERSIONS_SECONDS: Final = 60.0  # between two looks at what a broker speaks
 VERSIONS_RETRY_SECONDS: Final = 0.5
-CLOSING_SECONDS: Final = 5.0  # for a client to take what was written before it is cut off
+CLOSING_SECONDS: Final = 5.0  # for a client or a broker to take what was written before it is cut off
 LOGGED_DENIALS_MAX: Final = 50  # a second; the rest is only counted
 
 log = structlog.get_logger("penstock.gateway")
@@ -113,6 +114,7 @@ class Gateway:
         self._accepting: set[asyncio.Task[None]] = set()
         self._reports = itertools.count()
         self._logged_second = (0, 0)
+        self._leaving: set[Upstream] = set()  # their clients are gone, they still have bytes to send
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -172,7 +174,13 @@ class Gateway:
         self._tasks.clear()
         for session in list(self.sessions.values()):
             session.abort("the gateway ends")
-        await self._empty.wait()
+        try:
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await self._empty.wait()
+        except TimeoutError:
+            for upstream in [*self._leaving]:
+                upstream.abort()
+            await self._empty.wait()
         if self.platform is not None:
             await self.platform.close()
         self._hand_out()
@@ -319,7 +327,17 @@ class Gateway:
         self.doorkeeper.left(session.life.address, None if holder is None else holder.tenant)
         if holder is not None:
             session.usage.connections -= 1
-        if not self.sessions:
+        if session.upstream is not None and not session.upstream.ended:
+            self._leaving.add(session.upstream)
+        self._see_whether_empty()
+
+    def parted(self, upstream: Upstream) -> None:
+        """A broker's connection has ended."""
+        self._leaving.discard(upstream)
+        self._see_whether_empty()
+
+    def _see_whether_empty(self) -> None:
+        if not self.sessions and not self._leaving:
             self._empty.set()
 
     def login_of(self, holder: Holder) -> tuple[str, str]:

@@ -302,6 +302,8 @@ class Session(asyncio.Protocol):
         del failure
         if self.life.state is not State.CLOSED:
             self.close("the broker closed its connection")
+        assert self.upstream is not None
+        self.server.parted(self.upstream)
 
     # What goes where
 

@@ -54,11 +54,12 @@ _keys = lru_cache(maxsize=KEYS_KEPT_MAX)(keys_of)
 class Upstream(asyncio.Protocol):
     """One connection to one broker."""
 
-    __slots__ = ("_asked", "_held", "broker", "receive", "renew_at", "resume", "stall", "transport")
+    __slots__ = ("_asked", "_held", "broker", "ended", "receive", "renew_at", "resume", "stall", "transport")
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.transport: asyncio.Transport | None = None
+        self.ended = False
         self.renew_at = NEVER  # when it is time to log in again
         self.receive: Callable[[bytes], None] = self._receive_login
         self.stall: Callable[[bool], None] = _ignore  # the broker does not keep up, or does again
@@ -81,6 +82,7 @@ class Upstream(asyncio.Protocol):
         self.stall(False)
 
     def connection_lost(self, failure: Exception | None) -> None:
+        self.ended = True
         if self._asked is not None and not self._asked.done():
             self._asked.set_exception(failure or ConnectionResetError("the broker closed the connection"))
         if self.resume is not None:
@@ -120,8 +122,13 @@ class Upstream(asyncio.Protocol):
             asked.set_result(held[_size.size : end])
 
     def close(self) -> None:
+        """What was written still goes out."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
 
 
 def _ignore(full: bool) -> None:

@@ -15,7 +15,7 @@ from penstock.gateway.metering import Acks, Source, Usage
 from penstock.gateway.placement import spread
 from penstock.gateway.refusals import refusal
 from penstock.gateway.tenancy import Inward, Outward, Realm, Teaching
-from penstock.gateway.topics import TopicIds
+from penstock.gateway.topics import Misses, TopicIds
 from penstock.model.errors.plans import NameRefused
 from penstock.model.events import Dimension
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
@@ -388,3 +388,17 @@ def test_use_is_reported_as_it_stands() -> None:
     assert report.used[Dimension.INGRESS_BYTES] == 100
     assert report.used[Dimension.REQUEST_TIME_US] == 250_000
     assert report.levels == {Dimension.CONNECTIONS: 0}
+
+
+def test_no_session_comes_about_while_any_look_up_is_under_way() -> None:
+    misses = Misses()
+    for _ in range(2):  # a second fetch, before the answer to the look-up that the first one caused
+        misses.add(ID)
+        misses.take()
+
+    misses.settle()
+    after_the_first = misses.open
+    misses.settle()
+
+    assert after_the_first
+    assert not misses.open

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.pressure import PressureWatch, in_flight
+from penstock.kafka.connection import Connection
 from penstock.model.events import BrokerPressure, Phase
 from penstock.quota.pressure import AGAIN_MS, SUSTAINED, Sample, Watched, watch
 from tests.ground.fleet import wait_for
@@ -73,12 +74,22 @@ def test_a_broker_that_does_not_answer_is_under_pressure_until_it_does(
     def look(second: int) -> list[BrokerPressure]:
         return running.do(lambda: watching.look(second * 1000))
 
+    async def ask_twice() -> None:
+        """On one connection, so that it is a request that waits and no login."""
+        host, port = running.bootstrap.split(":")
+        async with await Connection.open(host, int(port), running.accesses[0].security()) as connection:
+            await connection.call("ListGroups", {})
+            asked_once.set()
+            await asyncio.to_thread(paused.wait)
+            await connection.call("ListGroups", {})
+
+    asked_once, paused = threading.Event(), threading.Event()
+    asking = threading.Thread(target=lambda: asyncio.run(ask_twice()))
+    asking.start()
     try:
-        client = AdminClient(running.accesses[0].client_config())
-        client.list_topics(timeout=60)
+        assert asked_once.wait(60)
         fleet.pause(node.name)
-        asked = threading.Thread(target=lambda: client.list_topics(timeout=60))
-        asked.start()
+        paused.set()
 
         def waits() -> bool:
             return running.do(lambda: in_flight(running.gateway))[node.spec.id][1] > 0.6
@@ -86,7 +97,7 @@ def test_a_broker_that_does_not_answer_is_under_pressure_until_it_does(
         wait_for(waits, what="a request that waits")
         began = [event for second in range(SUSTAINED) for event in look(second)]
         fleet.resume(node.name)
-        asked.join()
+        asking.join()
 
         def answered() -> bool:
             return running.do(lambda: in_flight(running.gateway))[node.spec.id][0] == 0
@@ -100,5 +111,7 @@ def test_a_broker_that_does_not_answer_is_under_pressure_until_it_does(
         assert [event.phase for event in ended] == [Phase.ENDED]
         assert ended[0].began_ms == began[0].began_ms
     finally:
+        paused.set()
         fleet.resume(node.name)
+        asking.join()
         running.stop()

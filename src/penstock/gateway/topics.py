@@ -58,11 +58,12 @@ class Misses:
     client that keeps to its session never names the right one again.
     """
 
-    __slots__ = ("ids", "open")
+    __slots__ = ("_under_way", "ids", "open")
 
     def __init__(self) -> None:
         self.ids: set[bytes] = set()  # to be looked up
         self.open = False  # until those that were looked up are known
+        self._under_way = 0  # look-ups; a fetch that goes before the first one's answer causes a second
 
     def add(self, topic_id: bytes) -> None:
         self.open = True
@@ -71,8 +72,10 @@ class Misses:
 
     def take(self) -> set[bytes]:
         taken, self.ids = self.ids, set()
+        self._under_way += 1
         return taken
 
     def settle(self) -> None:
         """What was taken is known now, as far as it is the tenant's."""
-        self.open = bool(self.ids)
+        self._under_way -= 1
+        self.open = self._under_way > 0 or bool(self.ids)

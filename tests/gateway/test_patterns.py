@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.gateway.patterns import above, below
@@ -96,13 +97,17 @@ def test_a_dollar_that_is_escaped_is_no_anchor() -> None:
     assert below(PREFIX, rb"a\\$") == PREFIX + rb"(?:a\\)"
 
 
+@example("[+--]")
 @given(st.text(st.sampled_from("ab()[]|^$\\.*?+{}-:QE")))
 def test_whatever_is_let_through_matches_below_the_prefix_alone(pattern: str) -> None:
     renamed = below(PREFIX, pattern.encode())
     if not renamed:
         return
     try:
-        compiled = re.compile(renamed.decode())
+        with warnings.catch_warnings():
+            # `[+--]`: Python may read it otherwise some day; brokers use RE2, which does not.
+            warnings.simplefilter("ignore", FutureWarning)
+            compiled = re.compile(renamed.decode())
     except re.error:
         return  # the broker says so itself
     for name in ("", "a", "b", "ab", "lkc-9xk4vt_a", "lkc-9xk4vt_orders"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -203,3 +204,23 @@ def test_a_directory_that_cannot_hold_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "pairs-0.sqlite").mkdir()
     with pytest.raises(StoreFailed, match=r"pairs-0\.sqlite"):
         SqliteStores(tmp_path).open(APPLICATION, TOPIC, 0)
+
+
+def test_two_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    together, opened = threading.Barrier(2), []
+    stores = SqliteStores(tmp_path)
+
+    def open_all() -> None:
+        for partition in range(100):
+            together.wait(60)
+            store = stores.open(APPLICATION, TOPIC, partition)
+            opened.append(store.name)
+            store.close()
+
+    both = [threading.Thread(target=open_all) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+
+    assert len(opened) == 200

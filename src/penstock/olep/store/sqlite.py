@@ -8,6 +8,7 @@ the lost stretch again and resends the same events with the same ids, which thei
 from __future__ import annotations
 
 import sqlite3
+import time
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.olep.fold import Batch
     from penstock.olep.table import Key, Table
 
+ATTEMPT_SECONDS: Final = 0.01  # between two attempts at what somebody else attempts as well
 BUSY_SECONDS: Final = 30.0  # how long a claim waits for the owner before it to end its transaction
 VALUES_MAX: Final = 100  # bound by one statement; far more of them cost more than they save
 WAL_PAGES: Final = 4000  # pages of 4 KiB before the log of writes is folded back
@@ -249,9 +251,22 @@ def _described(facts: Sequence[Any]) -> str:
     return f"application {facts[0]}, partition {facts[2]}, tables {facts[3]}"
 
 
+def into_wal(db: sqlite3.Connection) -> None:
+    """Two who do this to a new file at once: SQLite refuses one of them without waiting."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("pragma journal_mode=wal")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(ATTEMPT_SECONDS)
+
+
 def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256)
-    db.execute("pragma journal_mode=wal")
+    into_wal(db)
     db.execute(f"pragma synchronous={synchronous}")
     db.execute(f"pragma wal_autocheckpoint={WAL_PAGES}")
     db.execute("pragma cache_size=-65536")  # KiB

@@ -25,6 +25,7 @@ from penstock.model import faults
 from penstock.model.errors.views import ViewFailed, ViewMissing, ViewTaken
 from penstock.olep.position import Position
 from penstock.olep.store import RowsRefused
+from penstock.olep.store.sqlite import BUSY_SECONDS, into_wal
 from penstock.olep.view import (
     COMMIT_BEFORE,
     COMMIT_INSIDE,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from penstock.olep.view import Stretch, Version
     from penstock.olep.view.projection import Projection
 
-BUSY_SECONDS: Final = 30.0  # how long a claim waits for the writer before it to end its transaction
 WAL_PAGES: Final = 16_000  # pages of 4 KiB before the log of writes is folded back
 _KEY: Final = itemgetter(1)  # of a version
 # Rows are joined by `+` and not unpacked: there are many of them, and it takes half the time.
@@ -374,7 +374,7 @@ class SqliteView:
             cached_statements=256,
             check_same_thread=False,
         )
-        db.execute("pragma journal_mode=wal")
+        into_wal(db)
         db.execute(f"pragma synchronous={self._synchronous}")
         db.execute(f"pragma wal_autocheckpoint={WAL_PAGES}")
         db.execute("pragma cache_size=-65536")  # KiB

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 90.0
+ACCOUNTS = 4
 
 
 class Bank:
@@ -36,7 +37,7 @@ class Bank:
         self._run = [sys.executable, "-m", "examples.payments"]
         self._options: Any = {"cwd": ROOT, "env": environment, "text": True}
         words = ["up", "--home", str(home), "--port", str(self.port), "--name", name]
-        demonstration = ["--accounts", "4", "--notify-above", "3000"]
+        demonstration = ["--accounts", str(ACCOUNTS), "--notify-above", "3000"]
         self.process = subprocess.Popen(
             [*self._run, *words, *demonstration, *address_of(config)], **self._options
         )
@@ -45,7 +46,8 @@ class Bank:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                if self.get("/accounts/account-3")[0] == 200:
+                # Each stands in a partition of its own pace.
+                if all(self.get(f"/accounts/account-{number}")[0] == 200 for number in range(ACCOUNTS)):
                     return
             except (urllib.error.URLError, ConnectionError):
                 assert self.process.poll() is None, "the bank has ended"

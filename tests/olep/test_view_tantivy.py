@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.olep.view.testing import ITEMS, LONG, TOPIC, ViewContract, item, projection, put
-
-pytest.importorskip("tantivy", reason="tantivy is not installed (penstock[olep-tantivy])")
-
 from penstock.olep.view.tantivy import TantivyView, TantivyViews
+from penstock.olep.view.testing import ITEMS, LONG, TOPIC, ViewContract, item, projection, put
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -285,7 +285,7 @@ def rare_collections() -> Iterator[None]:
     """For a process that writes views and does little else.
 
     Events and rows make no cycles. By default Python looks through them, and through all rows that
-    a fold remembers, for every few hundred that come: a fifth of the time of a rebuild."""
+    a fold remembers, for every few hundred that come."""
     before = gc.get_threshold()
     gc.freeze()  # what imports made is no garbage either
     gc.set_threshold(COLLECT_EVERY, *before[1:])

@@ -43,7 +43,8 @@ check: setup  ## formatting, lint, types, import contracts, tidiness
 test: check  ## all of the above, then the whole suite
 	@$(PYTEST) -m "not soak and not peers"
 
-soak: setup  ## kill-and-recover loops of ten minutes each
+soak: setup  ## kill-and-recover loops of ten minutes each, and properties on examples nobody has seen
+	@$(PYTEST) -m "not soak and not peers and not kafka and not spark" --hypothesis-profile=explore --timeout=1800
 	@$(PYTEST) -m soak --timeout=1800
 
 test-peers: setup  ## against other projects' clients and tools, some built first

@@ -21,8 +21,17 @@ pytest_plugins = ["tests.plugins.budget", "tests.ground.faults"]
 
 LOG_LINES_SHOWN_MAX = 60
 
+# The suite draws the same examples on every run, so that it judges the change and not the dice;
+# `make soak` throws them anew and ten times as often.
 settings.register_profile(
-    "penstock", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "explore",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=1000,
+)
+settings.register_profile(
+    "penstock", settings.get_profile("explore"), max_examples=100, derandomize=True, database=None
 )
 settings.load_profile("penstock")
 

@@ -190,6 +190,7 @@ ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
     probes(),
     st.builds(
         BrokerPressure,
+        broker=COUNT.map(BrokerId),
         began_ms=st.integers(0, 1 << 40),
         time_ms=st.integers(1 << 40, 1 << 62),
         in_flight=COUNT,

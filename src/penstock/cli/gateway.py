@@ -13,7 +13,7 @@ import string
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 from cyclopts import App, Parameter
@@ -33,11 +33,15 @@ from penstock.gateway.sources import FileSource
 from penstock.gateway.states_topic import gateway_client, state_source
 from penstock.gateway.throttled import throttled_by
 from penstock.gateway.throttling import Quotas
+from penstock.gateway.tuned import Tuning
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
 from penstock.model.errors import Exit
 from penstock.model.errors.gateway import GatewayNotRunning
 from penstock.model.errors.settings import ExtraMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
 
 app = App(name="gateway", help="Tenants' way to Kafka: serve, look, drain, provision, make keys.")
 
@@ -98,8 +102,8 @@ async def _serve(
     if until_stdin_ends:
         loop.add_reader(sys.stdin.fileno(), stop.set)
     async with contextlib.AsyncExitStack() as ending:
-        gateway = await _started(settings, tenants, path, ending, stop)
-        await _until(stop, gateway, path)
+        gateway, tuning = await _started(settings, tenants, path, ending, stop)
+        await _until(stop, gateway, tuning, path)
 
 
 async def _started(
@@ -108,27 +112,42 @@ async def _started(
     path: Path,
     ending: contextlib.AsyncExitStack,
     stop: asyncio.Event,
-) -> Gateway:
+) -> tuple[Gateway, Tuning]:
     """With limits: those of its file, or its share of what the cluster's state says."""
     if settings.tenants_from is TenantsFrom.FILE:
         quotas = Quotas()
-        gateway = Gateway(settings, tenants, source=FileSource(path), session=throttled_by(quotas))
+        tuning = Tuning(quotas)
+        gateway = Gateway(settings, tenants, source=FileSource(path), session=throttled_by(quotas, tuning))
         await gateway.start()
-        return gateway
+        _beside(_watching(gateway, tuning, None), ending, stop)
+        return gateway, tuning
     source = state_source(settings, tenants)
     tenants = await source.first()
     client = await ending.enter_async_context(gateway_client(settings, tenants))
     shares, reporter = Shares(client, settings.gateway, settings.gateways), Reporter()
+    tuning = Tuning(shares.quotas)
     gateway = Gateway(
-        settings, tenants, source=source, evidence=reporter, session=throttled_by(shares.quotas)
+        settings, tenants, source=source, evidence=reporter, session=throttled_by(shares.quotas, tuning)
     )
     await gateway.start()
     ending.push_async_callback(reporter.flush, client)
-    for work in (shares.run(gateway), reporter.run(client), PressureWatch(gateway).run(client)):
+    _beside([shares.run(gateway), reporter.run(client), *_watching(gateway, tuning, client)], ending, stop)
+    return gateway, tuning
+
+
+def _watching(gateway: Gateway, tuning: Tuning, client: Client | None) -> list[Coroutine[Any, Any, None]]:
+    """Who looks after brokers that have too much to do."""
+    watch = PressureWatch(gateway)
+    return [watch.run(client), tuning.run(gateway, watch)]
+
+
+def _beside(
+    works: Iterable[Coroutine[Any, Any, None]], ending: contextlib.AsyncExitStack, stop: asyncio.Event
+) -> None:
+    for work in works:
         task = asyncio.create_task(work)
         task.add_done_callback(lambda _: stop.set())  # by itself none of them ends but by an error
         ending.push_async_callback(_ended, task)
-    return gateway
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
@@ -139,13 +158,13 @@ async def _ended(task: asyncio.Task[None]) -> None:
         task.result()
 
 
-async def _until(stop: asyncio.Event, gateway: Gateway, path: Path) -> None:
+async def _until(stop: asyncio.Event, gateway: Gateway, tuning: Tuning, path: Path) -> None:
     settings = gateway.settings
     gc.collect()
     gc.freeze()  # plans and routes stay: they need not be looked through again
     metrics, address = None, ""
     if settings.metrics_port is not None:
-        metrics = MetricsServer(gateway, settings.listen, settings.metrics_port)
+        metrics = MetricsServer(gateway, settings.listen, settings.metrics_port, tuning)
         address = f"http://{settings.listen}:{metrics.port}/metrics"
         tell(f"metrics on {address}")
     announced = announce(path, settings.gateway, gateway.bootstrap, address)

@@ -30,6 +30,7 @@ class Denial(StrEnum):
     NETWORK_RULE = "network_rule"
     TENANT_FULL = "tenant_full"
     TENANT_RATE = "tenant_rate"
+    BROKER_RATE = "broker_rate"  # more logins than the broker can bear, of all tenants together
     BAD_CREDENTIALS = "bad_credentials"
     WRONG_HOST = "wrong_host"  # the SNI name belongs to another tenant
     HANDSHAKE_SLOW = "handshake_slow"

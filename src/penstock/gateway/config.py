@@ -41,6 +41,7 @@ class Broker:
     host: str
     port: int
     offered_port: int  # of the gateway: one for each broker; 0 takes a free one
+    limits: Mapping[Dimension, float] = field(default_factory=dict, hash=False)  # of all tenants, a second
 
 
 @dataclass(frozen=True, slots=True)

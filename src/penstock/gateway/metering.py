@@ -8,6 +8,7 @@ taken out as `AckRange` events. Both are plain values that the data path adds to
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,8 @@ class Usage:
         "connections",
         "granted",
         "partition_changes",
+        "pressed_seconds",
+        "refused",
         "requests",
         "service_seconds",
         "throttled_seconds",
@@ -45,7 +48,9 @@ class Usage:
         self.connections = 0
         self.attempts = 0
         self.partition_changes = 0  # of tenants that have a limit on them
-        self.throttled_seconds: Mapping[Dimension, float] = {}  # by what was too much
+        self.throttled_seconds: Mapping[Dimension, float] = {}  # by what was too much of its own quota
+        self.pressed_seconds: Mapping[Dimension, float] = {}  # likewise of what a broker could do
+        self.refused: Counter[str] = Counter()  # right logins that were not let in, by reason
         self.granted: Callable[[], Mapping[Dimension, float]] = dict  # what holds here of its quota
 
     def report(self, source: Source, tenant: LogicalClusterId, sequence: int, time_ms: int) -> UsageReport:

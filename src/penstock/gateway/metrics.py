@@ -11,21 +11,30 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from penstock.gateway.admission import Denial
 from penstock.gateway.pressure import in_flight
 from penstock.model.keys import BROKER, METRIC_PREFIX, TENANT
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client import Metric
 
     from penstock.gateway.metering import Usage
     from penstock.gateway.server import Gateway
+    from penstock.gateway.tuned import Tuning
 
 TENANTS_SHOWN_MAX: Final = 2_000
 OTHERS: Final = "other"
+# Why somebody was held: it asked for more than is its own, or all together for more than a broker can do.
+OWN_QUOTA: Final = "own_quota"
+BROKER_PRESSURE: Final = "broker_pressure"
+REFUSED: Final[Mapping[str, str]] = {
+    Denial.TENANT_RATE: "connection_rate",
+    Denial.BROKER_RATE: BROKER_PRESSURE,
+}
 _AREA: Final = METRIC_PREFIX + "gateway_"
 
 _BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
@@ -44,8 +53,9 @@ _BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
 class Figures:
     """A collector over a living gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, tuning: Tuning | None = None) -> None:
         self.gateway = gateway
+        self.tuning = tuning
 
     def collect(self) -> Iterator[Metric]:
         gateway = self.gateway
@@ -59,6 +69,7 @@ class Figures:
                 family.add_metric([tenant_label], total)
             yield family
         yield from self._limits()
+        yield from self._tuned()
         connections = GaugeMetricFamily(_AREA + "connections", "Open connections.", labels=["state"])
         states = Counter(session.life.state for session in list(gateway.sessions.values()))
         for state, count in states.items():
@@ -111,28 +122,45 @@ class Figures:
 
     def _limits(self) -> Iterator[Metric]:
         waits = CounterMetricFamily(
-            _AREA + "throttled_seconds", "Time clients were not read, by what was too much.",
-            labels=[TENANT, "reason"],
+            _AREA + "throttled_seconds", "Time clients were not read, by what was too much and for whom.",
+            labels=[TENANT, "dimension", "reason"],
         )  # fmt: skip
+        refused = CounterMetricFamily(
+            _AREA + "logins_refused", "Right logins that were not let in.", labels=[TENANT, "reason"]
+        )
         granted = GaugeMetricFamily(
             _AREA + "granted", "What holds here of a quota, a second.", labels=[TENANT, "dimension"]
         )
         for place, (tenant, usage) in enumerate(list(self.gateway.usage.items())):
             if place >= TENANTS_SHOWN_MAX:
                 break
-            for reason, seconds in dict(usage.throttled_seconds).items():
-                waits.add_metric([tenant, reason], seconds)
+            for dimension, seconds in dict(usage.throttled_seconds).items():
+                waits.add_metric([tenant, dimension, OWN_QUOTA], seconds)
+            for dimension, seconds in dict(usage.pressed_seconds).items():
+                waits.add_metric([tenant, dimension, BROKER_PRESSURE], seconds)
+            for reason, count in dict(usage.refused).items():
+                refused.add_metric([tenant, REFUSED.get(reason, reason)], count)
             for dimension, rate in usage.granted().items():
                 granted.add_metric([tenant, dimension], rate)
-        yield from (waits, granted)
+        yield from (waits, refused, granted)
+
+    def _tuned(self) -> Iterator[Metric]:
+        level = GaugeMetricFamily(
+            _AREA + "tuned_level", "What tenants are left with of their quotas on a broker, 1 being all.",
+            labels=[BROKER, "dimension"],
+        )  # fmt: skip
+        for broker, tuning in self.tuning or ():
+            for dimension, part in dict(tuning.levels).items():
+                level.add_metric([str(broker), dimension], part)
+        yield level
 
 
 class MetricsServer:
     """Plain HTTP on a port of its own; the thread that serves it is joined by `close`."""
 
-    def __init__(self, gateway: Gateway, host: str, port: int) -> None:
+    def __init__(self, gateway: Gateway, host: str, port: int, tuning: Tuning | None = None) -> None:
         registry = CollectorRegistry()
-        registry.register(Figures(gateway))
+        registry.register(Figures(gateway, tuning))
         served: tuple[WSGIServer, threading.Thread] = start_http_server(port, host, registry=registry)
         self._server, self._thread = served
         self.port: int = self._server.server_port

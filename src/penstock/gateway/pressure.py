@@ -71,12 +71,20 @@ class PressureWatch:
                 events.append(event)
         return events
 
-    async def run(self, client: Client) -> None:
-        """Until cancelled."""
+    def pressed(self) -> dict[int, float]:
+        """Brokers that are under pressure, and how long the oldest request there waited at the last look."""
+        return {
+            broker: watched.samples[-1].waited_seconds
+            for broker, watched in self._watched.items()
+            if watched.began_ms is not None
+        }
+
+    async def run(self, client: Client | None) -> None:
+        """Until cancelled; without a client nobody is told."""
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
             events = self.look(int(time.time() * 1000))
-            if not events:
+            if not events or client is None:
                 continue
             try:
                 await append(client, PRESSURE, [(event.key, event.to_bytes()) for event in events])

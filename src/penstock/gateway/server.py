@@ -314,10 +314,12 @@ class Gateway:
         tenant = self.config.tenant_of[holder.tenant]
         usage = self.usage.setdefault(holder.tenant, Usage())
         usage.attempts += 1
-        denial = self.doorkeeper.enter(tenant, holder.address, self.now())
+        denial = session.held_off(holder) or self.doorkeeper.enter(tenant, holder.address, self.now())
         if denial is None:
             usage.connections += 1
             session.usage = usage
+        else:
+            usage.refused[denial] += 1
         return denial
 
     def left(self, session: Session) -> None:

@@ -42,7 +42,7 @@ from penstock.wire.splice import HOLD, TAKE, Limits, Requests, Responses
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.gateway.config import Broker
+    from penstock.gateway.config import Broker, Holder
     from penstock.gateway.repeats import Known
     from penstock.gateway.server import Gateway
     from penstock.gateway.tenancy import Realm
@@ -416,6 +416,14 @@ class Session(asyncio.Protocol):
 
     def deleted(self, seen: Seen) -> None:
         """Topics are gone: nothing to count here."""
+
+    def held_off(self, holder: Holder) -> Denial | None:
+        """A login was right; why its broker may not have it now, if it may not."""
+        del holder
+        return None
+
+    def tune(self) -> None:
+        """Its broker's limits begin or cease to hold: there are none here."""
 
     def fail(self, failure: PenstockError) -> None:
         """Bytes that cannot be passed on: nothing remains but to close."""

@@ -12,7 +12,11 @@
     tenants_from: state                     # the cluster's `_penstock.state`; left out: this file
     gateways: 3                             # that share a quota until a coordinator says; left out: 1
     brokers:
-      - {id: 1, zone: a, address: "127.0.0.1:19192", port: 28001}
+      - id: 1
+        zone: a
+        address: "127.0.0.1:19192"
+        port: 28001
+        limits: {ingress_bytes_per_second: 80_000_000}   # of all tenants together; left out: none
     tenants:
       - id: lkc-7hq2mz
         accounts: [{id: sa-000001, generation: 1}]
@@ -65,7 +69,7 @@ _PROCESS_KEYS: Final = (
     "tls", "upstream_ca", "metrics_port", "brokers", "tenants", "tenants_from",
     "gateways",
 )  # fmt: skip
-_BROKER_KEYS: Final = ("id", "zone", "address", "port")
+_BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits")
 _TENANT_KEYS: Final = ("id", "accounts", "keys", "brokers", "network", "limits", "quota")
 _LIMIT_KEYS: Final = (
     "connections_max", "connection_attempts_per_second", "fetch_sessions_max", "partitions_max",
@@ -78,6 +82,13 @@ _QUOTA_KEYS: Final = {
     "requests_per_second": (Dimension.REQUESTS, 1.0),
     "request_seconds_per_second": (Dimension.REQUEST_TIME_US, 1e6),
     "partition_changes_per_second": (Dimension.PARTITION_CHANGES, 1.0),
+}
+# What a broker can do for all tenants together.
+_CAPACITY_KEYS: Final = {
+    "ingress_bytes_per_second": (Dimension.INGRESS_BYTES, 1.0),
+    "egress_bytes_per_second": (Dimension.EGRESS_BYTES, 1.0),
+    "request_seconds_per_second": (Dimension.REQUEST_TIME_US, 1e6),
+    "connection_attempts_per_second": (Dimension.CONNECTION_ATTEMPTS, 1.0),
 }
 _PORT_MAX: Final = 65535
 GATEWAYS_MAX: Final = 10_000
@@ -221,7 +232,10 @@ def parse_gateway(
     if not brokers:
         raise at.invalid("brokers", "expected at least one")
     tenants = tuple(
-        replace(_tenant(f"{where}: tenants[{n}]", v), quota=_quota(f"{where}: tenants[{n}]: quota", v))
+        replace(
+            _tenant(f"{where}: tenants[{n}]", v),
+            quota=_rates(f"{where}: tenants[{n}]: quota", v.get("quota"), _QUOTA_KEYS),
+        )
         for n, v in enumerate(at.items("tenants"))
     )
     _check_unique(at, tenants)
@@ -249,6 +263,7 @@ def _broker(where: str, values: Any) -> Broker:
         host.strip("[]"),
         int(port),
         at.integer("port", at_least=0, at_most=_PORT_MAX, default=0),
+        _rates(f"{where}: limits", at.values.get("limits"), _CAPACITY_KEYS),
     )
 
 
@@ -285,12 +300,10 @@ def _tenant(where: str, values: Any) -> Tenant:
     )
 
 
-def _quota(where: str, tenant: Mapping[str, Any]) -> dict[Dimension, float]:
-    at = _At(where, tenant.get("quota") or {}, tuple(_QUOTA_KEYS))
+def _rates(where: str, values: Any, known: Mapping[str, tuple[Dimension, float]]) -> dict[Dimension, float]:
+    at = _At(where, values or {}, tuple(known))
     return {
-        dimension: at.rate(key, 1.0) * unit
-        for key, (dimension, unit) in _QUOTA_KEYS.items()
-        if key in at.values
+        dimension: at.rate(key, 1.0) * unit for key, (dimension, unit) in known.items() if key in at.values
     }
 
 

@@ -24,12 +24,14 @@ from penstock.wire.splice import Limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from penstock.gateway.config import Broker
+    from penstock.gateway.admission import Denial
+    from penstock.gateway.config import Broker, Holder
     from penstock.gateway.routes import Route
     from penstock.gateway.server import Gateway
     from penstock.gateway.session import Then
     from penstock.gateway.tenancy import Realm
     from penstock.gateway.throttling import Asked, Quotas, TenantQuota
+    from penstock.gateway.tuned import Part, Tuning
     from penstock.gateway.upstream import Upstream
     from penstock.wire.frames import Request
     from penstock.wire.splice import Buffer, Seen
@@ -44,27 +46,49 @@ TOLD_MS_MAX: Final = int(MUTE_SECONDS_MAX * 1000)
 
 class ThrottledSession(Session):
     def __init__(
-        self, server: Gateway, number: int, address: str, broker: Broker | None, quotas: Quotas
+        self,
+        server: Gateway,
+        number: int,
+        address: str,
+        broker: Broker | None,
+        quotas: Quotas,
+        tuning: Tuning | None = None,
     ) -> None:
         super().__init__(server, number, address, broker)
         self._quotas = quotas
+        self._tuning = tuning
         self._quota: TenantQuota | None = None
+        self._part: Part | None = None  # of a broker on which tenants are held
         self._muted_until = 0.0
+        self._own_until = 0.0  # of that, what its own quota makes it wait
         self._unmuting: asyncio.TimerHandle | None = None
         self._telling: tuple[int, Asked] | None = None
         self.dialogue = ThrottledDialogue(self)
+
+    def held_off(self, holder: Holder) -> Denial | None:
+        if self._tuning is None:
+            return None
+        now = self.server.now()
+        part = self._tuning.part(self.broker, holder.tenant, now)
+        return None if part is None else part.attempt(now)
 
     def link(self, upstream: Upstream, realm: Realm) -> None:
         super().link(upstream, realm)
         self._quota = self._quotas.settle(realm.tenant.id, realm.tenant.quota, self.server.now())
         self._quota.bind(self.usage)
         self.usage.throttled_seconds = self._quota.throttled_seconds
+        self.usage.pressed_seconds = self._quota.pressed_seconds
         self.usage.granted = self._quota.granted
         largest = realm.tenant.limits.request_bytes_max
         if largest is not None:
             self.requests.limits = Limits(
                 min(largest, self.limits.frame_bytes_max), self.limits.held_bytes_max
             )
+        self.tune()
+
+    def tune(self) -> None:
+        if self._tuning is not None and self.realm is not None:
+            self._part = self._tuning.part(self.broker, self.realm.tenant.id, self.server.now())
 
     def data_received(self, data: bytes) -> None:
         quota = self._quota
@@ -72,28 +96,76 @@ class ThrottledSession(Session):
             super().data_received(data)
             return
         # Whoever fetches does so on a connection of its own: the first request of a chunk tells.
-        if data[4:6] == FETCH_KEY and quota.fetch_bytes_max is not None:
-            asking = self.requests
-            if asking.between_frames and not asking.held_bytes:
-                data = lowered(data, quota.fetch_bytes_max)
-        super().data_received(data)
+        if data[4:6] == FETCH_KEY:
+            data = self._lowered(data, quota)
+        if self._part is None:
+            super().data_received(data)
+        else:
+            with self._counted_in(self._part):
+                super().data_received(data)
         usage = self.usage
         if usage.bytes_in > quota.bytes_in_next or usage.requests > quota.requests_next:
             self._mute(*quota.sent(self.server.now()))
+
+    def _lowered(self, data: bytes, quota: TenantQuota) -> bytes:
+        bytes_max, asking = quota.fetch_bytes_max, self.requests
+        if self._part is not None and (held := self._part.quota.fetch_bytes_max) is not None:
+            bytes_max = held if bytes_max is None else min(held, bytes_max)
+        if bytes_max is None or not asking.between_frames or asking.held_bytes:
+            return data
+        return lowered(data, bytes_max)
+
+    def unpause(self, reason: int) -> None:
+        if self._part is None:
+            super().unpause(reason)
+        else:
+            with self._counted_in(self._part):  # what was held is asked now
+                super().unpause(reason)
+
+    @contextlib.contextmanager
+    def _counted_in(self, part: Part) -> Iterator[None]:
+        """What is asked and served meanwhile counts for the broker, too; waits for it are at its end."""
+        usage, there = self.usage, part.usage
+        bytes_in, requests, service = usage.bytes_in, usage.requests, usage.service_seconds
+        try:
+            yield
+        finally:
+            there.bytes_in += usage.bytes_in - bytes_in
+            there.requests += usage.requests - requests
+            there.service_seconds += usage.service_seconds - service
+        if there.bytes_in > part.quota.bytes_in_next:
+            self._mute(*part.quota.sent(self.server.now()), part)
+        if there.service_seconds > part.quota.service_next:
+            self._mute(*part.quota.served(self.server.now()), part)
 
     def from_broker(self, data: bytes) -> None:
         quota = self._quota
         assert quota is not None, "brokers speak to those who are linked"
         quota.egress_left -= len(data)
-        if quota.egress_left < 0 or self._muted_until:
-            self._tell(data, *quota.answered(self.server.now()))
+        if self._part is not None:
+            self._from_held(data, quota, self._part)
+        elif quota.egress_left < 0 or self._muted_until:
+            wait, reason = quota.answered(self.server.now())
+            self._tell(data, wait)
+            self._mute(wait, reason)
         else:
             super().from_broker(data)
         if self.usage.service_seconds > quota.service_next:
             self._mute(*quota.served(self.server.now()))
 
-    def _tell(self, data: bytes, wait: float, reason: Dimension | None) -> None:
-        """Answers to somebody who has to wait: for them, or for what it sent before."""
+    def _from_held(self, data: bytes, quota: TenantQuota, part: Part) -> None:
+        """From a broker on which tenants are held."""
+        part.usage.bytes_out += len(data)
+        part.quota.egress_left -= len(data)
+        now = self.server.now()
+        own, held = quota.answered(now), part.quota.answered(now)
+        with self._counted_in(part):
+            self._tell(data, max(own[0], held[0]))
+        self._mute(*own)
+        self._mute(*held, part)
+
+    def _tell(self, data: bytes, wait: float) -> None:
+        """Answers to somebody who may have to wait: for them, or for what it sent before."""
         told = max(wait, self._muted_until - asyncio.get_running_loop().time())
         if told > 0 and self.responses.between_frames:
             asked = {each[0]: (each[1].api, each[1].version) for each in self.waiting if each[1] is not None}
@@ -104,7 +176,6 @@ class ThrottledSession(Session):
             super().from_broker(data)
         finally:
             self.__dict__.pop("write", None)
-        self._mute(wait, reason)
 
     def _write_marked(self, out: list[Buffer], wait_ms: int, asked: dict[int, Asked]) -> None:
         super().write([marked(b"".join(out), wait_ms, asked)] if out else out)
@@ -168,26 +239,47 @@ class ThrottledSession(Session):
     def connection_lost(self, failure: Exception | None) -> None:
         if self._unmuting is not None:
             self._unmuting.cancel()
+        if self._part is not None:
+            self._part.muted.discard(self._relieve)
         super().connection_lost(failure)
 
-    def _mute(self, wait: float, reason: Dimension | None) -> None:
+    def _mute(self, wait: float, reason: Dimension | None, part: Part | None = None) -> None:
+        """Not read for so long: for its own quota, or for what its part of a broker leaves."""
         if reason is None:
             return
         assert self._quota is not None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         until = now + min(wait, MUTE_SECONDS_MAX)
+        if part is None:
+            self._own_until = max(self._own_until, until)
+        else:
+            part.muted_until = max(part.muted_until, until)
+            part.muted.add(self._relieve)
         if until <= self._muted_until:
             return
-        self._quota.waited(reason, until - max(now, self._muted_until))
+        self._quota.waited(reason, until - max(now, self._muted_until), pressed=part is not None)
+        self._mute_until(until)
+
+    def _mute_until(self, until: float) -> None:
         self._muted_until = until
         if self._unmuting is not None:
             self._unmuting.cancel()
         self.pause(MUTED)
-        self._unmuting = loop.call_at(until, self._unmute)
+        self._unmuting = asyncio.get_running_loop().call_at(until, self._unmute)
+
+    def _relieve(self) -> None:
+        """Its part of a broker has grown: perhaps it waits too long."""
+        assert self._part is not None
+        now = asyncio.get_running_loop().time()
+        until = max(self._own_until, now + self._part.quota.debt_seconds(self.server.now()))
+        if until < self._muted_until:
+            self._part.muted_until = min(self._part.muted_until, until)
+            self._mute_until(until)
 
     def _unmute(self) -> None:
-        self._muted_until = 0.0
+        self._muted_until = self._own_until = 0.0
+        if self._part is not None:
+            self._part.muted.discard(self._relieve)
         self.unpause(MUTED)
 
 
@@ -229,10 +321,12 @@ def _told(frame: bytes, wait_ms: int, asked: Asked) -> bytes:
     return marked(frame, wait_ms, {int.from_bytes(frame[4:8], signed=True): asked})
 
 
-def throttled_by(quotas: Quotas) -> Callable[[Gateway, int, str, Broker | None], Session]:
+def throttled_by(
+    quotas: Quotas, tuning: Tuning | None = None
+) -> Callable[[Gateway, int, str, Broker | None], Session]:
     """For `Gateway(session=…)`."""
 
     def made(server: Gateway, number: int, address: str, broker: Broker | None) -> Session:
-        return ThrottledSession(server, number, address, broker, quotas)
+        return ThrottledSession(server, number, address, broker, quotas, tuning)
 
     return made

@@ -55,7 +55,8 @@ class TenantQuota:
 
     __slots__ = (
         "_buckets", "_bytes_in", "_egress", "_requests", "_service", "_usage", "bytes_in_next", "egress_left",
-        "fetch_bytes_max", "partitions", "requests_next", "service_next", "throttled_seconds",
+        "fetch_bytes_max", "partitions", "pressed_seconds", "requests_next", "service_next",
+        "throttled_seconds",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,6 +67,7 @@ class TenantQuota:
         self.requests_next = self.bytes_in_next = self.service_next = UNLIMITED
         self.egress_left = UNLIMITED
         self.throttled_seconds: dict[Dimension, float] = {}
+        self.pressed_seconds: dict[Dimension, float] = {}  # likewise, for what brokers could not do
         self.fetch_bytes_max: int | None = None  # what one window of egress allows
         self.partitions: dict[bytes, int] = {}  # of topics, as far as known: what deleting them costs
 
@@ -156,8 +158,14 @@ class TenantQuota:
                 longest, reason = capped, dimension
         return longest, reason
 
-    def waited(self, reason: Dimension, seconds: float) -> None:
-        self.throttled_seconds[reason] = self.throttled_seconds.get(reason, 0.0) + seconds
+    def debt_seconds(self, now: float) -> float:
+        """How long whoever made debt has to wait from now on, at the rates that hold now."""
+        return max((bucket.spend(0.0, now) for bucket in self._buckets.values()), default=0.0)
+
+    def waited(self, reason: Dimension, seconds: float, *, pressed: bool = False) -> None:
+        """`pressed`: not for its own quota, but for what a broker can do for everybody."""
+        table = self.pressed_seconds if pressed else self.throttled_seconds
+        table[reason] = table.get(reason, 0.0) + seconds
 
 
 class Quotas:

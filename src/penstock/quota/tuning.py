@@ -5,8 +5,9 @@ being left with level × its quota there: those who use less than that do not no
 what is left in proportion to their quotas. Never raises anybody above its quota, never leaves anybody
 with less than `LEVEL_MIN` of it, and gives everything back as soon as what is asked for fits again.
 
-Bandwidth and connection rate have a limit that was found by benchmarking. Processor time has none
-that could be measured: there the broker's request queue tells, and the limit follows (`request_limit`).
+Bandwidth and connection rate have a limit that was found by benchmarking. Where none is stated, and for
+processor time, which has none that could be measured, waiting requests tell, and the limit follows
+(`request_limit`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,26 @@ def wanted(quotas: Floats, used: Floats, throttled: Flags) -> Floats:
     return np.minimum(quotas, np.where(throttled, np.maximum(used, LEVEL_MIN * quotas) * PROBE, used))
 
 
-def tuned_level(quotas: Floats, demand: Floats, limit: float) -> float:
+def tuned_parts(quotas: Floats, used: Floats, throttled: Flags, limit: float) -> tuple[float, Floats]:
+    """The level, and what it leaves each tenant with on a broker that can do so much.
+
+    A tenant without a quota (infinity) counts as if the whole limit were its own; there may be more of
+    those than `LEVEL_MIN` would let the limit hold for, so for them it does not.
+    """
+    bounded = np.isfinite(quotas)
+    allotted = np.where(bounded, quotas, limit)
+    total = float(allotted.sum())
+    level_min = LEVEL_MIN if bounded.all() or not total else min(LEVEL_MIN, limit / total)
+    level = tuned_level(allotted, wanted(allotted, used, throttled), limit, level_min)
+    return level, level * allotted
+
+
+def in_proportion(weights: Floats, limit: float) -> Floats:
+    """Quotas for a resource that nobody has one of, by those of another: the least is the whole limit."""
+    return np.asarray(weights / weights.min() * limit)
+
+
+def tuned_level(quotas: Floats, demand: Floats, limit: float, level_min: float = LEVEL_MIN) -> float:
     """The level at which all that passes is just the limit: Σ min(demand, level × quota) = limit."""
     if float(np.minimum(demand, quotas).sum()) <= limit:
         return 1.0
@@ -43,17 +63,20 @@ def tuned_level(quotas: Floats, demand: Floats, limit: float) -> float:
     rest = np.cumsum(quotas[order][::-1])[::-1]
     level = np.divide(limit - satisfied, rest, out=np.ones_like(rest, dtype=float), where=rest > 0)
     first = int(np.argmax(part[order] > level))  # from here on, nobody gets all it wants
-    return float(np.clip(level[first], LEVEL_MIN, 1.0))
+    return float(np.clip(level[first], level_min, 1.0))
 
 
-def request_limit(limit: float | None, used: float, queue: float, queue_max: float) -> float | None:
-    """The limit on request time for the next second; None: no limit.
+def request_limit(
+    limit: float | None, used: float, queue: float, queue_max: float, least: float = 0.0
+) -> float | None:
+    """The limit that follows what waits, for the next second; None: no limit.
 
-    Past the threshold it is set below what was done meanwhile, and falls on while requests queue;
-    then it rises a little each second, until what is done does not reach it any more.
+    Past the threshold it is set below what was done meanwhile, and falls on while requests queue, but
+    not below `least`: a broker that stands still is not to find its tenants gone when it comes back.
+    Then it rises a little each second, until what is done does not reach it any more.
     """
     if queue > queue_max:
-        return BACK_OFF * (used if limit is None else min(used, limit))
+        return max(least, BACK_OFF * (used if limit is None else min(used, limit)))
     if limit is None or used < limit / RECOVERY**2:
         return None
     return limit * RECOVERY

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import generate_latest
 
+from penstock.garbage import rare_collections
 from penstock.model.errors.scale import ScalerSettingsInvalid
 from penstock.scale.board import Board
 from penstock.scale.metrics import CallMetrics
@@ -28,7 +29,7 @@ from penstock.scale.proto.externalscaler_pb2_grpc import add_ExternalScalerServi
 from penstock.scale.sampling import looped
 from penstock.scale.service import ExternalScaler
 from penstock.scale.supervisor import SamplerProcess
-from penstock.scale.turns import calm_collector
+from penstock.scale.turns import COLLECTOR
 from penstock.scale.watches import Watches
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ async def serving(settings: ScalerSettings, *, instance: str | None = None) -> A
         return generate_latest(board.metrics.registry) + await sampler.page()
 
     async with AsyncExitStack() as stack:
-        stack.enter_context(calm_collector())
+        stack.enter_context(rare_collections(*COLLECTOR))
         await stack.enter_async_context(sampler.supervised(board, shown))
         port = await stack.enter_async_context(_answering(board, health, settings.listen, settings.tls))
         metrics_port = None

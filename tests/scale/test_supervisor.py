@@ -45,7 +45,6 @@ GONE = "the sampler's process is gone: it ended with status -9"
 
 
 def pid_of(up: Running) -> int:
-    assert up.sampler is not None
     assert up.sampler.pid is not None
     return up.sampler.pid
 

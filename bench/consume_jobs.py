@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.consume import ParallelConsumer, Record
-from penstock.consume.consumer import rare_collections
 from penstock.consume.settings import CLIENT_DEFAULTS
+from penstock.garbage import rare_collections
 
 SECONDS_MAX = 300.0
 

@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -114,7 +115,7 @@ def warmed(target: Target) -> None:
     small = produce_frame(target.prefix + "load", 100, 1)
     large = produce_frame(target.prefix + "load", KB, 16)
     opened = [Client(target) for _ in range(4)]
-    at_once([lambda c=c: repeat(c, small, WARM_UP_REQUESTS, IN_FLIGHT_MANY) for c in opened])  # type: ignore[misc]
+    at_once([partial(repeat, c, small, WARM_UP_REQUESTS, IN_FLIGHT_MANY) for c in opened])
     repeat(opened[0], large, WARM_UP_REQUESTS // 10, IN_FLIGHT_FEW)
     fetch = fetch_frame(topic_id_of(opened[0], target.prefix + "read"), 0)
     repeat(opened[0], fetch, WARM_UP_REQUESTS // 100, 2)
@@ -133,7 +134,7 @@ def workloads(run: Run) -> Iterator[tuple[str, Callable[[Target], tuple[float, f
             frame = produce_frame(target.prefix + "load", value_bytes, count)
             opened = [Client(target) for _ in range(clients)]
             each = times // less // clients
-            seconds = at_once([lambda c=c: repeat(c, frame, each, in_flight) for c in opened])  # type: ignore[misc]
+            seconds = at_once([partial(repeat, c, frame, each, in_flight) for c in opened])
             for client in opened:
                 client.close()
             return seconds, each * clients * len(frame) / 1e9

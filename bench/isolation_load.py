@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 from bench.gateway_load import CHUNK, Client, Sink, Target, fetch_frame, produce_frame, topic_id_of
@@ -134,10 +135,10 @@ class Greedy:
         client.close()
 
 
-def neighbours(asked: dict[str, object]) -> list[dict[str, int]]:
-    targets = [Target(**one) for one in asked["targets"]]  # type: ignore[attr-defined]
-    kind, seconds = str(asked["kind"]), float(asked["seconds"])  # type: ignore[arg-type]
-    each = int(asked["connections"])  # type: ignore[call-overload]
+def neighbours(asked: dict[str, Any]) -> list[dict[str, int]]:
+    targets = [Target(**one) for one in asked["targets"]]
+    kind, seconds = str(asked["kind"]), float(asked["seconds"])
+    each = int(asked["connections"])
     greedy = [Greedy(target, kind, seconds) for target in targets for _ in range(each)]
     threads = [threading.Thread(target=one.run, daemon=True) for one in greedy]
     for thread in threads:

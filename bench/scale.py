@@ -254,7 +254,6 @@ async def _one_round(up: Running) -> Round:
 
 
 def _sampler_seconds(up: Running) -> float:
-    assert up.sampler is not None
     spent = psutil.Process(up.sampler.pid).cpu_times()
     return float(spent.user + spent.system)
 

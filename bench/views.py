@@ -26,11 +26,12 @@ from bench.frame import ROOT, Result, Run, main
 from bench.views_load import applied, produce, records_of
 from examples.payments.bank import FINAL
 from examples.payments.views import BALANCES, CACHED_BALANCES, PAYMENTS, SEARCH, STATEMENTS, WAREHOUSE
+from penstock.garbage import rare_collections
 from penstock.model.errors.settings import ExtraMissing
 from penstock.olep.event import request
 from penstock.olep.log import Appender, create_log, ends, open_log
 from penstock.olep.view.reads import Reads, Tail
-from penstock.olep.view.runner import Tuning, ViewRunner, rare_collections, run_together
+from penstock.olep.view.runner import Tuning, ViewRunner, run_together
 from penstock.olep.view.snapshots import Snapshots
 from penstock.olep.view.sqlite import SqliteViews
 from tests.ground.fleet import Fleet

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
+from penstock.garbage import rare_collections
 from penstock.olep.codec import JsonCodec
 from penstock.olep.event import Event, Record, derived_id, stream_of
 from penstock.olep.view.fold import ViewFold
-from penstock.olep.view.runner import rare_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

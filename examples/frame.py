@@ -17,7 +17,9 @@ import sys
 import threading
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+from cyclopts import Parameter
 
 from penstock.model.errors import PenstockError
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable
@@ -36,6 +38,11 @@ ANSWER_SECONDS: Final = 60.0  # until a page is there
 _abandoned = threading.Event()  # the crew that this process belongs to is gone
 
 Kind = TypeVar("Kind")
+
+# Flags that `up` has in every example.
+Bootstrap = Annotated[str | None, Parameter(help="Any Kafka; without it, a local one is started.")]
+Option = Annotated[tuple[str, ...], Parameter(help="Client property, key=value.", negative="")]
+TopicsName = Annotated[str, Parameter(help="What its topics begin with.")]
 
 
 def save_setting(path: Path, setting: Any) -> None:

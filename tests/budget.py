@@ -29,6 +29,7 @@ AREAS: Final[dict[str, Budget]] = {
     SESSION: Budget(pure=5, kafka=30, spark=20),
     # the repository itself
     "tidy": Budget(pure=4),
+    "garbage": Budget(pure=1),
     "bench": Budget(pure=6),
     "tools": Budget(pure=2),
     "plugins": Budget(pure=6),

@@ -38,6 +38,7 @@ TEST_FOLDERS_OF_THEIR_OWN = frozenset({"bench", "docs", "examples", "ground", "p
 
 # Written in halves, so that this file is not among its own findings.
 REMINDERS = tuple(a + b for a, b in (("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("HA", "CK")))
+IGNORED = "# type: " + "ignore"
 REGISTRY_HOSTS = tuple(
     a + b
     for a, b in (
@@ -254,6 +255,11 @@ def reminders(tree: Tree) -> Iterator[str]:
     return matches(tree, rf"\b(?:{'|'.join(REMINDERS)})\b", "is work put off: do it, or open an issue")
 
 
+def unexplained_ignores(tree: Tree) -> Iterator[str]:
+    """What the type checker is told to overlook has its kind and its reason beside it."""
+    return matches(tuple(python(tree)), rf"{IGNORED}(?!\[[\w,-]+\] +# \S)", "gives no reason")
+
+
 def registry_hosts(tree: Tree) -> Iterator[str]:
     return matches(tree, "|".join(map(re.escape, REGISTRY_HOSTS)), "ties the project to one registry")
 
@@ -350,6 +356,13 @@ RULES: dict[str, tuple[Callable[[Tree], Iterable[str]], tuple[Tree, ...]]] = {
     "nothing is put off": (
         reminders,
         (planted("src/penstock/a/b.py", f"# {REMINDERS[0]}: later\n"),),
+    ),
+    "what is overlooked has a reason": (
+        unexplained_ignores,
+        (
+            planted("tests/a/test_b.py", f"x = y  {IGNORED}[attr-defined]\n"),
+            planted("tests/a/test_b.py", f"x = y  {IGNORED}  # because\n"),
+        ),
     ),
     "no registry is named": (
         registry_hosts,

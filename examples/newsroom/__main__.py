@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from examples.frame import LocalKafka, bring_up, main_of, stop_on_signals
+from examples.frame import Bootstrap, LocalKafka, Option, TopicsName, bring_up, main_of, stop_on_signals
 from examples.newsroom.assets import in_order
 from examples.newsroom.press import ANSWERS, PRESS
 from examples.newsroom.sample import SAMPLE
@@ -44,9 +44,9 @@ ASK_SECONDS = 30.0
 def up(
     *,
     home: Home = HOME,
-    bootstrap: Annotated[str | None, Parameter(help="Any Kafka; without it, a local one is started.")] = None,
-    option: Annotated[tuple[str, ...], Parameter(help="Client property, key=value.", negative="")] = (),
-    name: Annotated[str, Parameter(help="What its topics begin with.")] = "newsroom",
+    bootstrap: Bootstrap = None,
+    option: Option = (),
+    name: TopicsName = "newsroom",
     port: Annotated[int, Parameter(help="Of the web page.")] = 8481,
 ) -> int:
     """Run the newsroom in the foreground: press, views, web page. Ctrl-C stops it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from examples.frame import LocalKafka, bring_up, main_of
+from examples.frame import Bootstrap, LocalKafka, Option, TopicsName, bring_up, main_of
 from examples.payments.audit import audit
 from examples.payments.bank import ANSWERS
 from examples.payments.load import Load, drive, open_accounts
@@ -44,9 +44,9 @@ ASK_SECONDS = 15.0
 def up(
     *,
     home: Home = HOME,
-    bootstrap: Annotated[str | None, Parameter(help="Any Kafka; without it, a local one is started.")] = None,
-    option: Annotated[tuple[str, ...], Parameter(help="Client property, key=value.", negative="")] = (),
-    name: Annotated[str, Parameter(help="What its topics begin with.")] = "payments",
+    bootstrap: Bootstrap = None,
+    option: Option = (),
+    name: TopicsName = "payments",
     executors: Annotated[int, Parameter(help="How many executors.")] = 2,
     partitions: Annotated[int, Parameter(help="Of the accounts' log, at its first start.")] = 4,
     accounts: Annotated[int, Parameter(help="Demonstration accounts to open.")] = 10,

@@ -9,11 +9,12 @@ from prometheus_client import REGISTRY, start_http_server
 
 from examples.frame import stop_on_signals
 from examples.payments.spending import Spending
+from penstock.garbage import rare_collections
 from penstock.olep.executor import Executor, Tuning
 from penstock.olep.metrics import ExecutorCollector
 from penstock.olep.pipeline import Pipeline
 from penstock.olep.snapshot import DirectoryShelf, Snapshots
-from penstock.olep.view.runner import ViewRunner, rare_collections, run_together
+from penstock.olep.view.runner import ViewRunner, run_together
 
 if TYPE_CHECKING:
     from examples.payments.setting import Setting

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import uvicorn
@@ -43,6 +43,8 @@ from tests.ground.fleet import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fastapi import FastAPI
+
     from tests.ground.command import Ran
 
 
@@ -71,7 +73,7 @@ def plane(
     del here  # which cleans the environment first
     server, url = served
     made = PaperPlane()
-    server.config.app.state.plane = made  # type: ignore[union-attr]
+    cast("FastAPI", server.config.app).state.plane = made  # the server knows it as any application
     monkeypatch.setenv("PENSTOCK_URL", url)
     monkeypatch.setenv("PENSTOCK_TOKEN", ROOT)
     return made
@@ -296,14 +298,14 @@ def test_who_answers_no_problem_is_no_control_plane(served: tuple[uvicorn.Server
 
 def test_an_operation_that_fails_or_takes_too_long_is_an_error(plane: PaperPlane) -> None:
     del plane
-    running = {
+    running: dict[str, object] = {
         "id": "op-1",
         "action": "cluster.create",
         "state": "running",
         "step": "rights",
         "detail": "1 of 2",
     }
-    running |= {"steps_done": 0, "steps_total": 2, "error": ""}  # type: ignore[dict-item]
+    running |= {"steps_done": 0, "steps_total": 2, "error": ""}
     with pytest.raises(OperationSlow):
         Control("http://127.0.0.1:1", "t").wait(dict(running), seconds=-1)
 

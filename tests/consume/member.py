@@ -13,11 +13,12 @@ import logging
 import os
 import sys
 from random import Random
+from typing import Any
 
 from penstock.consume import Backoff, Output, ParallelConsumer, Record
 
 
-def main(plan: dict) -> None:  # type: ignore[type-arg]
+def main(plan: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     journal = os.open(plan["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     random = Random(os.getpid())
@@ -36,7 +37,7 @@ def main(plan: dict) -> None:  # type: ignore[type-arg]
     @consumer.handler
     async def handle(record: Record) -> Output | None:
         note("start", record)
-        while wait_value == record.value.decode() and not os.path.exists(wait_for):  # noqa: ASYNC240, PTH110
+        while wait_value == record.value.decode() and not os.path.exists(wait_for or ""):  # noqa: ASYNC240, PTH110
             await asyncio.sleep(0.01)
         if work_ms:
             await asyncio.sleep(random.random() * work_ms / 500)

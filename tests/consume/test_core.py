@@ -39,4 +39,4 @@ TestUnordered.settings = QUICK
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("machine", [ConsumeMachine, UnorderedMachine, PartitionMachine, FreeNullsMachine])
 def test_thousands_of_interleavings(machine: type[ConsumeMachine]) -> None:
-    run_state_machine_as_test(machine, settings=THOROUGH)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=THOROUGH)

@@ -14,7 +14,7 @@ def with_records(count: int, size: int = 1) -> Assignment:
 
 
 def holding(partition: Assignment, count: int, size: int = 1) -> Assignment:
-    partition.unfinished = dict.fromkeys(range(count))  # type: ignore[assignment]
+    partition.unfinished = dict.fromkeys(range(count))  # type: ignore[assignment]  # only how many matters
     partition.bytes_unfinished = count * size
     return partition
 

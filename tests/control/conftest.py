@@ -108,8 +108,8 @@ async def open_office(
         stop.set()
         await asyncio.gather(task, return_exceptions=True)
         await clusters.close()
-        if not task.cancelled() and task.exception() is not None:
-            raise task.exception()  # type: ignore[misc]
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise failure
 
 
 @pytest.fixture

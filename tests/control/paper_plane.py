@@ -14,6 +14,7 @@ from penstock.control.service import Role
 from penstock.model.entities import OperatorRole, OperatorToken
 from penstock.model.errors.control import NotActive
 from penstock.model.errors.fleet import AdoptedNotEmpty
+from penstock.model.ids import LogicalClusterId
 from tests.control.ground import Paper
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.control.checker import Difference
     from penstock.model.entities import Entity
     from penstock.model.events import QuotaShares
-    from penstock.model.ids import LogicalClusterId
 
 ROOT = "root-secret"
 
@@ -48,7 +48,7 @@ class PaperPlane:
             name=name,
             role=role,
             secret_sha256=sha,
-            clusters=tuple(clusters),  # type: ignore[arg-type]
+            clusters=tuple(map(LogicalClusterId, clusters)),
         )
         self.paper.registry.accept([Put(token)])
 

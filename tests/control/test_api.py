@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from fastapi.routing import APIRoute
@@ -23,6 +23,8 @@ from tests.control.paper_plane import ROOT, PaperPlane
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fastapi import FastAPI
 
 
 class Api:
@@ -54,7 +56,7 @@ def client() -> Iterator[TestClient]:
 @pytest.fixture
 def api(client: TestClient) -> Api:
     plane = PaperPlane()
-    client.app.state.plane = plane  # type: ignore[attr-defined]
+    cast("FastAPI", client.app).state.plane = plane  # the client knows it as any application
     return Api(plane, client)
 
 
@@ -402,7 +404,7 @@ def test_trouble_with_kafka_is_told_as_such(api: Api) -> None:
     async def busy(*_: object, **__: object) -> None:
         raise KafkaBusy(subject="", api="Produce", said="NOT_ENOUGH_REPLICAS")
 
-    api.plane.decide = busy  # type: ignore[assignment,method-assign]
+    api.plane.decide = busy  # type: ignore[assignment,method-assign]  # as if Kafka were busy
 
     assert code(api("POST", "/clusters", {"name": "shop"}), 503) == "PEN-3023"
 

@@ -25,6 +25,7 @@ from penstock.model.entities import (
     ApiKey,
     ClusterState,
     Grant,
+    LogicalCluster,
     NetworkRule,
     Operation,
     OperationState,
@@ -47,6 +48,7 @@ from penstock.model.errors.control import (
     VersionConflict,
 )
 from penstock.model.errors.wire import KafkaBusy
+from penstock.model.ids import Zone
 from tests.control.ground import PHYSICAL, Paper, physical
 
 KEY, SHA = "K" * 16, "ab" * 32
@@ -126,7 +128,7 @@ def test_without_a_physical_cluster_there_is_no_room() -> None:
 def test_several_zones_need_a_physical_cluster_that_has_them() -> None:
     paper = Paper()
     only_a = physical()
-    in_one = replace(only_a, brokers=tuple(replace(b, zone="a") for b in only_a.brokers))  # type: ignore[arg-type]
+    in_one = replace(only_a, brokers=tuple(replace(b, zone=Zone("a")) for b in only_a.brokers))
     paper.registry.accept([Put(in_one)])
 
     with pytest.raises(NoRoom):
@@ -158,17 +160,13 @@ def test_a_repeated_request_gets_the_first_answer_and_changes_nothing() -> None:
     ask = paper.ask(request="r1", fingerprint="f1")
     first = paper.accept(decisions.create_cluster(paper.registry, ask, ClusterAsk("shop")))
 
-    again = decisions.decided_before(paper.registry, ask, type(first.subject))  # type: ignore[arg-type]
+    again = decisions.decided_before(paper.registry, ask, LogicalCluster)
 
     assert again is not None
     assert again.repeated
     assert (again.operation.id, again.changes) == (first.operation.id, ())
     with pytest.raises(RequestReused):
-        decisions.decided_before(
-            paper.registry,
-            paper.ask(request="r1", fingerprint="other"),
-            type(first.subject),  # type: ignore[arg-type]
-        )
+        decisions.decided_before(paper.registry, paper.ask(request="r1", fingerprint="other"), LogicalCluster)
 
 
 def test_a_change_for_another_version_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from starlette.testclient import TestClient
@@ -18,6 +18,8 @@ from tests.control.test_api import Api, code
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fastapi import FastAPI
+
 INGRESS = str(Dimension.INGRESS_BYTES)
 
 
@@ -30,7 +32,7 @@ def client() -> Iterator[TestClient]:
 @pytest.fixture
 def api(client: TestClient) -> Api:
     plane = PaperPlane()
-    client.app.state.plane = plane  # type: ignore[attr-defined]
+    cast("FastAPI", client.app).state.plane = plane  # the client knows it as any application
     return Api(plane, client)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,13 +15,17 @@ from penstock.model.entities import LogicalCluster, Operation, OperatorRole, Ope
 from penstock.model.errors.control import EntityMissing, ImportRefused, VersionConflict
 from penstock.model.errors.events import EventFieldInvalid, EventTooNew, EventUnreadable
 from penstock.model.events import RegistryRecord
-from penstock.model.ids import PhysicalClusterId
+from penstock.model.ids import LogicalClusterId, PhysicalClusterId
 from tests.control.ground import PHYSICAL, Paper
 
 
-def cluster(number: int = 0, **more: object) -> LogicalCluster:
-    values = {"name": f"c{number}", "cluster": PhysicalClusterId(PHYSICAL), "cell": "cell-1"} | more
-    return LogicalCluster(id=f"lkc-{number:06}", version=1, **values)  # type: ignore[arg-type]
+def cluster(number: int = 0, **more: Any) -> LogicalCluster:
+    values: dict[str, Any] = {
+        "name": f"c{number}",
+        "cluster": PhysicalClusterId(PHYSICAL),
+        "cell": "cell-1",
+    } | more
+    return LogicalCluster(id=LogicalClusterId(f"lkc-{number:06}"), version=1, **values)
 
 
 def rebuilt(registry: Registry) -> Registry:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.fleet import archive as module
 from penstock.fleet.archive import archive_path, ensure_archive
+from penstock.fleet.jars import Jars
 from tests.ground.java import fake_runtime
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ async def test_one_that_is_there_is_used(tmp_path: Path) -> None:
     archive_path(runtime.java, runtime.jars).touch()
 
     assert await ensure_archive(runtime.java, runtime.jars) == archive_path(runtime.java, runtime.jars)
+
+
+def test_another_class_path_is_another_archive(tmp_path: Path) -> None:
+    java, jars = fake_runtime(tmp_path).java, Jars(tmp_path / "jars")
+    before = archive_path(java, jars)
+    (jars.directory / "more.jar").touch()
+
+    assert archive_path(java, Jars(jars.directory)) != before
 
 
 async def test_a_fleet_goes_without_one_that_cannot_be_made(

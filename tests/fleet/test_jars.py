@@ -19,6 +19,7 @@ from penstock.fleet.jars import (
     load_jars,
     verify,
 )
+from penstock.fleet.launcher import launcher_path
 from penstock.model.errors.fleet import DirectoryNotWritable, JarDamaged, JarsUnresolved, MavenMissing
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_lock_names_kafka_and_the_agent_with_whole_checksums() -> None:
+def test_the_lock_names_kafka_and_the_exporter_with_whole_checksums() -> None:
     lock = jar_checksums()
 
     assert any(name.startswith("kafka-clients-4.3.1") for name in lock)
-    assert any(name.startswith(module.AGENT_PREFIX) for name in lock)
+    assert any(name.startswith("jmx_prometheus_javaagent-") for name in lock)
     assert all(len(bytes.fromhex(digest)) == 32 for digest in lock.values())
 
 
@@ -112,13 +113,11 @@ def test_a_jar_that_is_not_what_the_lock_says_is_named(directory: Path, how: str
     assert "penstock fleet fetch --force" in caught.value.advice
 
 
-def test_the_classpath_is_sorted_and_without_the_agent(directory: Path) -> None:
-    (directory / f"{module.AGENT_PREFIX}-1.jar").write_bytes(b"")
+def test_the_classpath_is_sorted_and_ends_with_the_launcher(directory: Path) -> None:
+    *kafkas, launcher = Jars(directory).classpath.split(os.pathsep)
 
-    jars = Jars(directory)
-
-    assert jars.classpath == os.pathsep.join([f"{directory}/kafka-1.jar", f"{directory}/lib-2.jar"])
-    assert jars.agent.name == f"{module.AGENT_PREFIX}-1.jar"
+    assert kafkas == [f"{directory}/kafka-1.jar", f"{directory}/lib-2.jar"]
+    assert launcher == str(launcher_path(directory.parent))
 
 
 def test_the_cache_is_where_it_is_said_to_be_or_where_such_things_are() -> None:

@@ -16,8 +16,9 @@ import pytest
 
 from penstock.fleet import node as module
 from penstock.fleet.identity import identify
+from penstock.fleet.spec import Listener
 from penstock.model.errors.fleet import DataInUse, DataOfAnotherCluster, DirectoryNotWritable, FormatFailed
-from tests.ground.fleet import wait_for
+from tests.ground.fleet import wait_for, wait_gone
 from tests.ground.java import fake_fleet
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     for one in fleet.nodes:
         if (identity := one.running()) is not None:
             identity.signal(signal.SIGKILL)
-            wait_for(lambda one=one: one.running() is None, what="its end")  # type: ignore[misc]
+            wait_gone(one)
 
 
 def another_view(node: Node, tmp_path: Path) -> Node:
@@ -196,9 +197,8 @@ async def test_properties_are_for_this_user_only_and_follow_the_spec(node: Node)
     node.configure()
 
     assert stat.S_IMODE(node.layout.properties.stat().st_mode) == 0o600
-    assert f"listeners=INTERNAL://127.0.0.1:{node.spec.ports['internal']}" in (  # type: ignore[index]
-        node.layout.properties.read_text()
-    )
+    port = node.spec.ports[Listener.INTERNAL]
+    assert f"listeners=INTERNAL://127.0.0.1:{port}" in node.layout.properties.read_text()
 
 
 async def test_a_node_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

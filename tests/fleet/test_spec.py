@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.fleet.parse import parse_fleet
@@ -9,9 +11,9 @@ from penstock.fleet.spec import ClusterSpec, Listener, NodeSpec, Role, is_loopba
 from penstock.model.ids import Zone
 
 
-def node(host: str = "127.0.0.1", **more: object) -> NodeSpec:
+def node(host: str = "127.0.0.1", **more: Any) -> NodeSpec:
     ports = {Listener.INTERNAL: 9001, Listener.GATEWAY: 9002, Listener.METRICS: 9003}
-    return NodeSpec(1, Role.BROKER, Zone("a"), host, ports, **more)  # type: ignore[arg-type]
+    return NodeSpec(1, Role.BROKER, Zone("a"), host, ports, **more)
 
 
 def cluster(**keys: object) -> ClusterSpec:

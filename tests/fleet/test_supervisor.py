@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,7 +21,7 @@ from penstock.fleet.readiness import Answer, Prober
 from penstock.fleet.supervisor import Supervisor, sole_supervisor, stop_nodes, supervisor_of
 from penstock.fleet.watch import NodeState
 from penstock.model.errors.fleet import AlreadyRunning, DirectoryNotWritable, NodeFailed, StopTimedOut
-from tests.ground.fleet import wait_for
+from tests.ground.fleet import wait_for, wait_gone
 from tests.ground.java import fake_fleet
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def local(tmp_path: Path, living_nodes_answer: None) -> Iterator[LocalFleet]:
     for node in made.nodes:
         if (identity := node.running()) is not None:
             identity.signal(signal.SIGKILL)
-            wait_for(lambda node=node: node.running() is None, what="its end")  # type: ignore[misc]
+            wait_gone(node)
 
 
 @asynccontextmanager
@@ -287,8 +287,8 @@ def test_a_lock_that_was_removed_meanwhile_guards_nothing_and_is_not_taken(
     real = module.fcntl.flock
     removed = []
 
-    def flock(file: object, how: int) -> None:
-        real(file, how)  # type: ignore[arg-type]
+    def flock(file: IO[Any], how: int) -> None:
+        real(file, how)
         if not removed:
             layout.supervisor_lock.unlink()
             removed.append(True)

@@ -11,7 +11,7 @@ import pytest
 from penstock.kafka.connection import Connection
 from penstock.wire.codes import Code
 from penstock.wire.frames import Request, decode_response, encode_request
-from tests.ground.gateway import new_access, raw_login, read_frame, start_gateway
+from tests.ground.gateway import Access, new_access, raw_login, read_frame, start_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +70,6 @@ def test_a_client_that_never_logs_in_again_outlives_the_brokers_login(
     assert told == 0
 
 
-async def lifetime_told(host: str, port: str, access: object) -> float:
-    async with await Connection.open(host, int(port), access.security()) as connection:  # type: ignore[attr-defined]
+async def lifetime_told(host: str, port: str, access: Access) -> float:
+    async with await Connection.open(host, int(port), access.security()) as connection:
         return connection.expires_at or 0

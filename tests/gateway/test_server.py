@@ -8,7 +8,7 @@ import secrets
 import ssl
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import pytest
@@ -35,6 +35,7 @@ from penstock.model.errors.gateway import (
     UpstreamUnreachable,
 )
 from penstock.model.errors.wire import BrokerUnreachable, BrokerUntrusted, LoginRefused
+from penstock.model.events import AckRange, UsageReport
 from penstock.model.ids import BrokerId, PhysicalClusterId
 from tests.ground.fleet import wait_for
 from tests.ground.gateway import Access, RunningGateway, brokers_of, known_everywhere, new_access
@@ -224,11 +225,11 @@ def test_usage_and_acknowledged_ranges_are_handed_out(
     assert producer.flush(SECONDS) == 0
 
     def ranges() -> list[tuple[int, int]]:
-        return [(e.first, e.last) for e in list(events) if type(e).__name__ == "AckRange"]  # type: ignore[attr-defined]
+        return [(e.first, e.last) for e in list(events) if isinstance(e, AckRange)]
 
     wait_for(lambda: sum(last - first + 1 for first, last in ranges()) == 10, what="ten acknowledged records")
-    reports = [e for e in events if type(e).__name__ == "UsageReport"]
-    assert reports[-1].used["ingress_bytes"] > 0  # type: ignore[attr-defined]
+    reports = [e for e in events if isinstance(e, UsageReport)]
+    assert reports[-1].used["ingress_bytes"] > 0
     assert min(first for first, _ in ranges()) == 0
 
 
@@ -267,10 +268,10 @@ async def test_a_changed_file_is_followed_and_a_broken_one_is_not(tmp_path: Path
 # What cannot be started, or reached
 
 
-def settings_of(fleet: Fleet, **more: object) -> GatewaySettings:
+def settings_of(fleet: Fleet, **more: Any) -> GatewaySettings:
     key = fleet.local.layout.secrets / "platform.key"
     plain = GatewaySettings("g", "127.0.0.1", "127.0.0.1", key)
-    return replace(plain, **more)  # type: ignore[arg-type]
+    return replace(plain, **more)
 
 
 async def started(settings: GatewaySettings, config: GatewayConfig) -> None:

@@ -143,7 +143,7 @@ async def test_draining_holds_what_is_new_and_closes_when_all_is_answered(
 )
 async def test_nothing_but_a_login_is_heard_before_one(gateway: Gateway, frame: bytes) -> None:
     session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
-    session.connection_made(client)  # type: ignore[arg-type]
+    session.connection_made(client)
 
     session.data_received(frame)
 
@@ -155,7 +155,7 @@ async def test_nothing_but_a_login_is_heard_before_one(gateway: Gateway, frame: 
 
 async def test_a_login_outside_of_frames_is_refused(gateway: Gateway) -> None:
     session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
-    session.connection_made(client)  # type: ignore[arg-type]
+    session.connection_made(client)
 
     session.data_received(request("SaslHandshake", 0, 3, Mechanism="PLAIN"))
 
@@ -167,6 +167,6 @@ async def test_a_session_given_up_during_tls_does_not_come_back(gateway: Gateway
     session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
     session.abort("too late")
 
-    session.connection_made(client)  # type: ignore[arg-type]
+    session.connection_made(client)
 
     assert client.closed

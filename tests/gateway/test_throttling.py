@@ -376,7 +376,7 @@ def test_partitions_are_limited_in_number_and_in_how_fast_they_come_and_go(
     )
     (access,) = running.accesses
 
-    async def ask(*wanted: topics.NewTopic) -> list[object]:
+    async def ask(*wanted: topics.NewTopic) -> list[Any]:
         async with Client(access.bootstrap, access.security()) as client:
             return list((await topics.create(client, wanted)).values())
 
@@ -389,9 +389,9 @@ def test_partitions_are_limited_in_number_and_in_how_fast_they_come_and_go(
     soon = asyncio.run(ask(topics.NewTopic("soon", 1, 3)))
     asyncio.run(gone("few"))
 
-    assert [failure.facts["error_code"] for failure in many] == [Code.POLICY_VIOLATION]  # type: ignore[attr-defined]
+    assert [failure.facts["error_code"] for failure in many] == [Code.POLICY_VIOLATION]
     assert not isinstance(few[0], PenstockError)
-    assert [failure.facts["error_code"] for failure in soon] == [Code.THROTTLING_QUOTA_EXCEEDED]  # type: ignore[attr-defined]
+    assert [failure.facts["error_code"] for failure in soon] == [Code.THROTTLING_QUOTA_EXCEEDED]
     assert quotas.of(access.tenant.id).throttled_seconds[Dimension.PARTITION_CHANGES] > 0
     assert running.gateway.usage[access.tenant.id].partition_changes == 4  # two made, two deleted
 

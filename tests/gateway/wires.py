@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.gateway.config import Broker, GatewayConfig, Tenant
 from penstock.gateway.server import Gateway
@@ -14,24 +16,28 @@ from penstock.gateway.upstream import Upstream
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
 from penstock.wire.definitions import Versions
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 TENANT = Tenant(LogicalClusterId("lkc-7hq2mz"))
 BROKER = Broker(BrokerId(1), Zone("a"), "127.0.0.1", 1, 0)
 BOUNDS = Bounds(in_flight_max=4)
 
 
-class Wire:
+class Wire(asyncio.Transport):
     """A transport that keeps what is written."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.written = b""
         self.reading = True
         self.closed = False
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
 
-    def writelines(self, pieces: list[bytes]) -> None:
-        self.written += b"".join(pieces)
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.written += b"".join(list_of_data)
 
     def is_closing(self) -> bool:
         return self.closed
@@ -47,7 +53,8 @@ class Wire:
     def resume_reading(self) -> None:
         self.reading = True
 
-    def set_write_buffer_limits(self, high: int) -> None:
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high is not None
         assert high > 0
 
     def frames(self) -> list[bytes]:
@@ -71,9 +78,9 @@ def quiet_gateway(bounds: Bounds = BOUNDS) -> Gateway:
 def serving_session(gateway: Gateway) -> tuple[Session, Wire, Wire]:
     """A session that serves, its client's wire and its broker's."""
     session, client, broker = Session(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
-    session.connection_made(client)  # type: ignore[arg-type]
+    session.connection_made(client)
     session.life = advance(session.life, Event.LOGGED_IN)
     upstream = Upstream(BROKER)
-    upstream.connection_made(broker)  # type: ignore[arg-type]
+    upstream.connection_made(broker)
     session.link(upstream, Realm(TENANT, {1: (b"gateway", 9001)}))
     return session, client, broker

@@ -103,7 +103,7 @@ class Fleet:
     def kill(self, name: str) -> None:
         """kill -9, and wait until it is gone."""
         self._signal(name, signal.SIGKILL)
-        wait_for(lambda: self.node(name).running() is None, what=f"{name} to be gone")
+        wait_gone(self.node(name))
 
     def pause(self, name: str) -> None:
         self._signal(name, signal.SIGSTOP)
@@ -140,7 +140,7 @@ class Fleet:
             if (identity := node.running()) is not None:
                 identity.signal(signal.SIGKILL)
         for node in self.nodes:
-            wait_for(lambda node=node: node.running() is None, what=f"{node.name} to be gone")  # type: ignore[misc]
+            wait_gone(node)
 
     async def _start_all(self) -> None:
         for node in self.nodes:
@@ -156,6 +156,10 @@ async def _open(home: Path, cluster: Mapping[str, Any]) -> LocalFleet:
     local = open_fleet(parse_fleet({"clusters": [dict(cluster)]}), Layout(home), await obtain_runtime())
     await local.prepare()
     return local
+
+
+def wait_gone(node: Node) -> None:
+    wait_for(lambda: node.running() is None, what=f"{node.name} to be gone")
 
 
 def wait_for(condition: Callable[[], object], *, what: str, seconds: float = 60.0) -> None:

@@ -60,7 +60,7 @@ def fake_runtime(directory: Path) -> Runtime:
     java.write_text(f"#!{sys.executable} -IS\n{_PROGRAM}")
     java.chmod(0o755)
     (directory / "jars").mkdir(exist_ok=True)
-    return Runtime(Java(java, "17.0.1"), Jars(directory / "jars"), archive=None, metrics=False)
+    return Runtime(Java(java, "17.0.1"), Jars(directory / "jars"), archive=None)
 
 
 def fake_fleet(directory: Path, *clusters: dict[str, Any]) -> LocalFleet:

@@ -102,7 +102,7 @@ class Relay:
             for value in values:
                 self._readdress(value)
         elif isinstance(values, dict):
-            if (port := self.ports.get((values.get("Host"), values.get("Port")))) is not None:  # type: ignore[arg-type]
+            if (port := self.ports.get((values.get("Host", ""), values.get("Port", 0)))) is not None:
                 values["Host"], values["Port"] = "127.0.0.1", port
             for value in values.values():
                 if isinstance(value, list | dict):

@@ -210,10 +210,12 @@ def findings(make: Callable[[float], ViewStores], directory: Path) -> list[str]:
         made: dict[float, ViewStores] = {}
 
         class Contract(ViewContract):
-            def make(self, directory: Path, keep_seconds: float, made: Any = made) -> ViewStores:
+            def make(
+                self, directory: Path, keep_seconds: float, made: dict[float, ViewStores] = made
+            ) -> ViewStores:
                 if keep_seconds not in made:
                     made[keep_seconds] = make(keep_seconds)
-                return made[keep_seconds]  # type: ignore[no-any-return]
+                return made[keep_seconds]
 
         try:
             getattr(Contract(), name)(directory)

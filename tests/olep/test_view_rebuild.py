@@ -9,6 +9,7 @@ import pytest
 
 from penstock.model.errors.views import ViewsDiffer, ViewTaken
 from penstock.olep.log import ends
+from penstock.olep.position import Position
 from penstock.olep.view.reads import Reads
 from penstock.olep.view.rebuild import drop_unused, rebuild
 from penstock.olep.view.runner import ViewRunner, catch_up
@@ -94,9 +95,7 @@ def test_a_rebuild_that_is_stopped_swaps_nothing(log: Log, tmp_path: Path) -> No
     assert (rebuild(COUNTING, log, stores, stopped), stores.serving("counting")) == (None, 1)
 
 
-def _beyond(token, log):  # type: ignore[no-untyped-def]
-    from penstock.olep.position import Position
-
+def _beyond(token: Position, log: Log) -> Position:
     return token.join(Position.at(log.topic_id, 0, 10_000))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.spark
 COLUMNS = (Column("id", "bigint"), Column("at", "timestamp_ms"), Column("note", "string"))
 
 
-def orders(topic: str, **source: object) -> Job:
+def orders(topic: str, **source: Any) -> Job:
     return Job(
         "orders",
         "orders to a table",
-        Source(topic, columns=COLUMNS, **source),  # type: ignore[arg-type]
+        Source(topic, columns=COLUMNS, **source),
         Sink("shop.orders"),
     )
 

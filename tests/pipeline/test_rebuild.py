@@ -51,7 +51,7 @@ def test_state_made_on_spark_is_that_of_a_replay_and_the_outbox_holds_what_was_n
     emitted: dict[int, list[tuple[str, bytes, bytes]]] = {}
 
     def see(partition: int, batch: Batch) -> None:
-        emitted.setdefault(partition, []).extend(map(tuple, batch.outgoing))  # type: ignore[arg-type]
+        emitted.setdefault(partition, []).extend(batch.outgoing)
 
     expected = replay(BANK, log, see=see)
     facts = asyncio.run(look_at(ground.connection, topic, job="bank"))

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.kafka import commits
 from penstock.kafka.client import Client
+from penstock.model.events import UsageReport
 from penstock.pipeline.columns import Column
 from penstock.pipeline.invoices import Paper, invoice_lines, write_lines
 from penstock.pipeline.job import Job, Sink, Source
@@ -117,14 +118,14 @@ def test_metered_use_is_what_the_gateway_counted_to_the_byte(
     consumer.close()
     del producer
     wait_for(lambda: _quiet(reports), what="the gateway to have reported all of it")
-    told = [r for r in list(reports) if r.kind == "usage"]
+    told = [r for r in list(reports) if isinstance(r, UsageReport)]
     usage = ground.make_topic(unique("usage"), partitions=3)
     ground.send(usage, [r.to_bytes() for r in told], keys=[r.key for r in told])
     job = replace(METERING, source=replace(METERING.source, topic=usage))
 
     ground.run(job)
 
-    counted = told[-1].used  # type: ignore[attr-defined]
+    counted = told[-1].used
     daily = ground.session.table("lake.platform.usage_daily")
     days = sorted(row.day for row in daily.collect())
     lines = invoice_lines(daily, days[0], days[-1], access.tenant.id)
@@ -140,5 +141,5 @@ def test_metered_use_is_what_the_gateway_counted_to_the_byte(
 
 def _quiet(reports: list[Event]) -> bool:
     """The last three reports of use are the same: nobody is sending any more."""
-    told = [r.used for r in list(reports) if r.kind == "usage"]  # type: ignore[attr-defined]
+    told = [r.used for r in list(reports) if isinstance(r, UsageReport)]
     return len(told) > 3 and told[-1] == told[-2] == told[-3] and told[-1]["requests"] > 0

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import grpc
+from grpc_health.v1 import _async as health_aio
+from grpc_health.v1 import health_pb2
+from prometheus_client import generate_latest
 
 from penstock.model.errors.wire import BrokerUnreachable
+from penstock.scale.board import Board
+from penstock.scale.metrics import CallMetrics
+from penstock.scale.page import page_served
 from penstock.scale.proto import externalscaler_pb2 as pb
 from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from penstock.scale.records import decoded, encoded
-from penstock.scale.server import Running, served
+from penstock.scale.sampling import looped
+from penstock.scale.server import SERVICE, answering
 from penstock.scale.source import GroupLook, Position
 from penstock.scale.values import GroupState, Log, offsets
+from penstock.scale.watches import Watches
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from penstock.scale.journal import Journal, Taker, Told
+    from penstock.scale.settings import ServerTls
+    from penstock.scale.source import LagSource
 
 INTERVAL = 0.05  # seconds: the rules are tested in scenarios, here only that they are asked
 
@@ -94,6 +104,48 @@ class PretendTopic:
                 assert record is not None
                 await take(record, position >= history)
                 position += 1
+
+
+@dataclass(frozen=True)
+class Running:
+    """A scaler that answers, and samples in the same event loop."""
+
+    port: int
+    board: Board
+    metrics_port: int | None
+
+
+@asynccontextmanager
+async def served(
+    sources: Mapping[str, LagSource],
+    journal: Journal,
+    intervals: Mapping[str, float],
+    *,
+    listen: str,
+    tls: ServerTls | None = None,
+    metrics: str | None = None,
+    instance: str = "one",
+) -> AsyncIterator[Running]:
+    """The service and its sampling, without the process and the link between the two."""
+    watches = Watches(intervals)
+    board = Board(frozenset(sources), watches, CallMetrics(), wish=lambda watch: loop.want(watch))
+    loop = looped(sources, journal, watches, intervals, instance=instance, report=board.notify)
+    board.unseen = loop.unseen
+    health = health_aio.HealthServicer()
+    await health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+
+    async def page() -> bytes:
+        return generate_latest(board.metrics.registry) + generate_latest(loop.metrics.registry)
+
+    beating = asyncio.create_task(loop.run())
+    try:
+        async with AsyncExitStack() as stack:
+            port = await stack.enter_async_context(answering(board, health, listen, tls))
+            metrics_port = await stack.enter_async_context(page_served(metrics, page)) if metrics else None
+            yield Running(port, board, metrics_port)
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
 
 
 @asynccontextmanager

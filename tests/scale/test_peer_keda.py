@@ -18,10 +18,9 @@ import trustme
 
 from penstock.scale.encoding import METRIC
 from penstock.scale.journal import Alone
-from penstock.scale.server import Running, served
 from penstock.scale.settings import ServerTls
 from penstock.scale.values import GroupState
-from tests.scale.pretend import HASTY, INTERVAL, PretendCluster, until
+from tests.scale.pretend import HASTY, INTERVAL, PretendCluster, Running, served, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

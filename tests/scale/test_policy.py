@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.model.errors.scale import (
@@ -30,10 +32,10 @@ def test_the_papers_metadata_is_taken_as_it_stands() -> None:
 
 
 def test_the_tables_defaults_are_the_policys() -> None:
-    table = {each.field: each.default for each in PARAMETERS if each.default is not None}
+    table: dict[str, Any] = {each.field: each.default for each in PARAMETERS if each.default is not None}
     percent = {each.field for each in PARAMETERS if each.unit.startswith("%")}
 
-    assert {name: value / 100 if name in percent else value for name, value in table.items()} == defaults()  # type: ignore[operator]
+    assert {name: value / 100 if name in percent else value for name, value in table.items()} == defaults()
 
 
 def test_values_that_keda_resolved_from_the_environment_count() -> None:

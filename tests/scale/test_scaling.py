@@ -23,9 +23,8 @@ from penstock.scale.journal import TopicJournal
 from penstock.scale.kafka_source import KafkaLagSource
 from penstock.scale.proto import externalscaler_pb2 as pb
 from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from penstock.scale.server import Running, served
 from penstock.scale.simulate.hpa import recommended
-from tests.scale.pretend import asked, until
+from tests.scale.pretend import Running, asked, served, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

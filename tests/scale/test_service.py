@@ -14,7 +14,6 @@ from penstock.scale.encoding import METRIC
 from penstock.scale.journal import Alone
 from penstock.scale.proto import externalscaler_pb2 as pb
 from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from penstock.scale.server import served
 from penstock.scale.values import GroupState
 from tests.scale.pretend import (
     HASTY,
@@ -24,6 +23,7 @@ from tests.scale.pretend import (
     asked,
     reference,
     scaler,
+    served,
     until,
     value_when,
 )

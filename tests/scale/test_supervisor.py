@@ -45,7 +45,6 @@ GONE = "the sampler's process is gone: it ended with status -9"
 
 
 def pid_of(up: Running) -> int:
-    assert up.sampler is not None
     assert up.sampler.pid is not None
     return up.sampler.pid
 
@@ -130,6 +129,22 @@ async def test_a_sampler_that_ends_before_it_begins_is_an_error_that_says_so() -
     with pytest.raises(SamplerGone, match="it ended with status 1"):
         async with SamplerProcess(broken, instance="one").supervised(board_at([0.0]), shown):
             raise AssertionError("it runs")
+
+
+async def test_a_bug_in_what_keeps_the_sampler_ends_the_service_and_is_raised() -> None:
+    async def shown(up: bool) -> None:
+        if not up:
+            raise RuntimeError("a bug")
+
+    sampler = SamplerProcess(NOWHERE, instance="one")
+
+    async def serve() -> None:
+        async with sampler.supervised(board_at([0.0]), shown):
+            psutil.Process(sampler.pid).kill()
+            await asyncio.Event().wait()  # as a service waits, until it is told to end
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        await asyncio.wait_for(serve(), timeout=60)
 
 
 async def test_what_cannot_be_seen_is_told_with_the_next_beat() -> None:

@@ -19,17 +19,17 @@ from penstock.model.errors.scale import ScalerSettingsInvalid
 from penstock.model.errors.wire import BrokerUntrusted
 from penstock.scale.journal import Alone
 from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from penstock.scale.server import served, serving
+from penstock.scale.server import serving
 from penstock.scale.settings import ClusterSettings, ScalerSettings, ServerTls
 from tests.ground.fleet import TINY, Fleet
-from tests.scale.pretend import INTERVAL, PretendCluster, reference, value_when
+from tests.scale.pretend import INTERVAL, PretendCluster, reference, served, value_when
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from penstock.scale.server import Running
+    from tests.scale.pretend import Running
 
 
 class Papers:

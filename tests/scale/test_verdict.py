@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,13 +11,13 @@ from penstock.scale.values import Change, GroupState, Memory, PartitionState
 from tests.scale.stories import POLICY, Story, rule
 
 # Four partitions, two members, each member handles 100 records a second.
-CALM = {"arrive": 30, "consume": 30}
+CALM: dict[str, Any] = {"arrive": 30, "consume": 30}
 OVERLOAD = {"arrive": 80, "consume": 50}  # each member's two partitions take all it can do
 
 
 def warmed_up(policy: object = POLICY, **options: object) -> Story:
     story = Story(policy, **options)  # type: ignore[arg-type]  # fields of Story
-    return story.passes(120, **CALM)  # type: ignore[arg-type]  # rates
+    return story.passes(120, **CALM)
 
 
 def test_a_group_that_keeps_up_is_left_alone() -> None:
@@ -87,7 +88,7 @@ def test_lag_that_falls_asks_for_nothing() -> None:
 
 
 def test_a_burst_that_drains_by_itself_asks_for_nothing() -> None:
-    story = warmed_up().passes(30, arrive=200, consume=50).passes(400, **CALM | {"consume": 50})  # type: ignore[arg-type]
+    story = warmed_up().passes(30, arrive=200, consume=50).passes(400, **CALM | {"consume": 50})
 
     assert story.changes() == []
 
@@ -280,7 +281,7 @@ def test_a_stuck_partition_keeps_a_workload_awake() -> None:
 def test_offsets_set_back_restart_the_judgement_of_that_partition_only() -> None:
     story = warmed_up()
     story.committed[0] -= 3000
-    story.passes(10, **CALM)  # type: ignore[arg-type]
+    story.passes(10, **CALM)
     states = {str(key): state for key, state in story.last.states.items()}
 
     assert states["orders/0"] is PartitionState.UNKNOWN

@@ -90,8 +90,8 @@ class Narrower:
 
 def struct_class(annotation: Any) -> type:
     """The dataclass inside `X`, `X | None`, `tuple[X, ...]` and the like."""
-    if is_dataclass(annotation):
-        return annotation  # type: ignore[return-value]
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return annotation
     for inner in get_args(annotation):
         if inner is not Ellipsis and inner is not type(None):
             return struct_class(inner)

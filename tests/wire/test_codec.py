@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.model.errors import Fault
+from penstock.model.errors import Fault, PenstockError
 from penstock.model.errors.wire import RequestMalformed, ResponseMalformed, ValueUnfit, VersionUnknown
 from penstock.wire.codec import decode, decode_at, encode
 from penstock.wire.definitions import load
@@ -116,11 +116,13 @@ def test_a_version_kafka_does_not_define_is_refused(version: int) -> None:
         ("TopicRecord", ResponseMalformed, Fault.UPSTREAM),
     ],
 )
-def test_the_fault_lies_with_whoever_sent_the_bytes(name: str, error: type[Exception], fault: Fault) -> None:
+def test_the_fault_lies_with_whoever_sent_the_bytes(
+    name: str, error: type[PenstockError], fault: Fault
+) -> None:
     with pytest.raises(error) as malformed:
         decode(name, 0, b"\xff")
 
-    assert malformed.value.fault is fault  # type: ignore[attr-defined]
+    assert malformed.value.fault is fault
 
 
 @pytest.mark.parametrize(

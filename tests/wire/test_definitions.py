@@ -16,7 +16,7 @@ from penstock.wire.definitions import NONE, STRUCT, VERSION_MAX, Versions, load,
 if TYPE_CHECKING:
     from pathlib import Path
 
-FETCH = {
+FETCH: dict[str, Any] = {
     "apiKey": 1,
     "type": "request",
     "listeners": ["broker"],
@@ -105,7 +105,7 @@ def test_the_data_file_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_field_that_could_carry_a_name_and_has_no_rule_fails_the_build(tmp_path: Path) -> None:
     secret = {"name": "SecretTopicName", "type": "string", "versions": "0+"}
-    message = FETCH | {"fields": [*FETCH["fields"], secret]}  # type: ignore[misc]
+    message = FETCH | {"fields": [*FETCH["fields"], secret]}
     path = tmp_path / "definitions.bin"
 
     with pytest.raises(RuleMissing, match="SecretTopicName"):

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from penstock.cli.output import Format, show, table_of, tell
+from penstock.garbage import rare_collections
 from penstock.model.errors import Exit
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.errors.views import ViewMissing
@@ -23,7 +24,7 @@ from penstock.olep.view.memory import MemoryViews
 from penstock.olep.view.projection import Projection
 from penstock.olep.view.rebuild import drop_unused
 from penstock.olep.view.rebuild import rebuild as rebuild_view
-from penstock.olep.view.runner import Progress, Tuning, ViewRunner, catch_up, rare_collections
+from penstock.olep.view.runner import Progress, Tuning, ViewRunner, catch_up
 from penstock.olep.view.sqlite import SqliteViews
 
 app = App(name="view", help="Views of a log: run, status, verify, rebuild, drop.")

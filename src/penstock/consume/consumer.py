@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import inspect as introspection
 import logging
 import signal
@@ -24,11 +23,12 @@ from penstock.consume.inspection import Inspection, look
 from penstock.consume.orchestrator import Orchestrator
 from penstock.consume.running import Latency
 from penstock.consume.settings import client_properties, settled
+from penstock.garbage import rare_collections
 from penstock.model.errors import Fault
 from penstock.model.errors.consume import ConsumeError, HandlerMissing, HandlerUnusable, OptionInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from penstock.consume.metrics import ConsumerCollector
@@ -38,23 +38,7 @@ log = logging.getLogger("penstock.consume")
 
 HandlerType = TypeVar("HandlerType", bound="Callable[..., Any]")
 
-COLLECT_EVERY: Final = 20_000  # objects made since the last search for garbage among them
 STEADY_SECONDS: Final = 60.0  # an incarnation that lived so long starts the pauses anew
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[None]:
-    """What `run` does about garbage collection; for those who run the consumer on a loop of their own.
-
-    Records make no cycles. By default Python looks at all of them again for every few hundred that
-    come, a tenth of the time of a consumer with little else to do."""
-    before = gc.get_threshold()
-    gc.freeze()  # what imports made is no garbage either
-    gc.set_threshold(COLLECT_EVERY, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class ParallelConsumer:
@@ -131,6 +115,7 @@ class ParallelConsumer:
             new_loop = None
         else:
             new_loop = uvloop.new_event_loop
+        # Searching for garbage takes a tenth of the time of a consumer with little else to do.
         with rare_collections(), asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(self._run_with_signals())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,9 @@ _TRAINING = {"clusters": [{"combined": True, "brokers": 1, "zones": ["a"], "port
 
 
 def archive_path(java: Java, jars: Jars) -> Path:
-    return jars.directory.parent / f"classes-{java.fingerprint}.jsa"
+    """Named for all that it is valid for: the runtime, and the class path to the letter."""
+    key = hashlib.sha256(f"{java.fingerprint}\0{jars.classpath}".encode()).hexdigest()[:8]
+    return jars.directory.parent / f"classes-{key}.jsa"
 
 
 async def ensure_archive(java: Java, jars: Jars) -> Path | None:
@@ -71,8 +74,7 @@ async def _make(path: Path, java: Java, jars: Jars) -> None:
         fresh = Path(scratch) / "classes.jsa"
         layout = Layout(Path(scratch) / "home")
         flags = (f"-XX:ArchiveClassesAtExit={fresh}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-        # Without the metrics agent: Java refuses to archive with one, but uses the result beside one.
-        runtime = Runtime(java, jars, archive=None, metrics=False, extra_flags=flags)
+        runtime = Runtime(java, jars, archive=None, extra_flags=flags)
         fleet = open_fleet(parse_fleet(_TRAINING), layout, runtime)
         await fleet.prepare()
         (node,) = fleet.nodes

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.fleet.launcher import launcher_path
 from penstock.fleet.layout import make_directory
 from penstock.model.errors.fleet import JarDamaged, JarsUnresolved, MavenMissing
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 KAFKA_VERSION = "4.3.1"
-AGENT_PREFIX = "jmx_prometheus_javaagent"
 MAVEN_SECONDS_MAX = 600
 
 POM_FILE = Path(__file__).with_name("pom.xml")
@@ -50,13 +50,9 @@ class Jars:
     directory: Path
 
     @cached_property
-    def agent(self) -> Path:
-        return next(self.directory.glob(f"{AGENT_PREFIX}*.jar"))
-
-    @cached_property
     def classpath(self) -> str:
         # Spelled out and sorted: the class-data archive is valid for this very string only.
-        listed = sorted(p for p in self.directory.glob("*.jar") if not p.name.startswith(AGENT_PREFIX))
+        listed = [*sorted(self.directory.glob("*.jar")), launcher_path(self.directory.parent)]
         return os.pathsep.join(str(path) for path in listed)
 
 

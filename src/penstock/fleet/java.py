@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.fleet.launcher import METRICS_PROPERTY
 from penstock.fleet.spec import Jit
 from penstock.model.errors.fleet import JavaMissing, JavaTooOld
 
@@ -98,8 +99,9 @@ def log_flags(directory: Path) -> list[str]:
     ]
 
 
-def agent_flag(jars: Jars, address: str) -> str:
-    return f"-javaagent:{jars.agent}={address}:{_HERE / 'jmx.yaml'}"
+def metrics_flag(address: str) -> str:
+    """Where the exporter listens, for the launcher to tell it."""
+    return f"-D{METRICS_PROPERTY}={address}:{_HERE / 'jmx.yaml'}"
 
 
 def command(java: Java, jars: Jars, flags: Sequence[str], main: str, *arguments: str) -> list[str]:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.fleet.identity import Identity, identify, read_identity
-from penstock.fleet.java import agent_flag, argument_file, command, jvm_flags, log_flags
+from penstock.fleet.java import argument_file, command, jvm_flags, log_flags, metrics_flag
+from penstock.fleet.launcher import MAIN_CLASS
 from penstock.fleet.layout import SECRET_FILE_MODE, make_directory, write_atomically
 from penstock.fleet.passwords import NODE_USER, PLATFORM_USER, SCRAM_ITERATIONS, SCRAM_MECHANISM
 from penstock.fleet.render import as_text, node_properties
@@ -55,7 +56,6 @@ class Runtime:
     java: Java
     jars: Jars
     archive: Path | None
-    metrics: bool = True
     extra_flags: tuple[str, ...] = ()
 
 
@@ -268,10 +268,10 @@ class Node:
         spec, runtime = self.spec, self._runtime()
         flags = jvm_flags(heap_mb=spec.heap_mb, jit=self.cluster.spec.jit, archive=runtime.archive)
         flags += log_flags(self.layout.logs)
-        if runtime.metrics:  # plain HTTP, so on this machine only
-            flags.append(agent_flag(runtime.jars, f"127.0.0.1:{spec.ports[Listener.METRICS]}"))
+        # Plain HTTP, so on this machine only.
+        flags.append(metrics_flag(f"127.0.0.1:{spec.ports[Listener.METRICS]}"))
         flags += runtime.extra_flags
-        return command(runtime.java, runtime.jars, flags, "kafka.Kafka", str(self.layout.properties))
+        return command(runtime.java, runtime.jars, flags, MAIN_CLASS, str(self.layout.properties))
 
     def _environment(self) -> dict[str, str]:
         return dict(os.environ) | dict(self.environment or {})

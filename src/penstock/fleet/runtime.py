@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.fleet.archive import archive_path, ensure_archive
 from penstock.fleet.jars import KAFKA_VERSION, cache_directory, fetch_jars, jars_directory, load_jars
 from penstock.fleet.java import find_java
+from penstock.fleet.launcher import ensure_launcher
 from penstock.fleet.node import Runtime
 from penstock.wire import definitions
 
@@ -27,6 +28,7 @@ async def obtain_runtime(doing: Callable[[str], AbstractContextManager[None]] = 
         with doing(f"fetching Kafka {KAFKA_VERSION} with Maven, once"):
             fetch_jars(cache)
     jars = load_jars(cache)
+    ensure_launcher(jars.directory.parent)
     if not definitions.DATA_FILE.exists():  # a wheel brings them along, a checkout makes them
         definitions.write(jars.directory)
     path = archive_path(java, jars)

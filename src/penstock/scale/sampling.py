@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import generate_latest
 
+from penstock.garbage import rare_collections
 from penstock.kafka.client import Client
 from penstock.model.errors import PenstockError
 from penstock.model.errors.scale import ScalerSettingsInvalid
@@ -28,7 +29,7 @@ from penstock.scale.link import Kind, framed, next_frame
 from penstock.scale.loop import Loop
 from penstock.scale.metrics import ScalerMetrics
 from penstock.scale.sampler import Sampler
-from penstock.scale.turns import calm_collector
+from penstock.scale.turns import COLLECTOR
 from penstock.scale.watches import Watches
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ async def sample(end: socket.socket) -> None:
     beating = asyncio.create_task(teller.beat(unseen))
     async with AsyncExitStack() as stack:
         stack.callback(beating.cancel)
-        stack.enter_context(calm_collector())
+        stack.enter_context(rare_collections(*COLLECTOR))
         try:
             sources, journal = await _connected(settings, stack)
         except PenstockError as failure:

@@ -1,12 +1,11 @@
 """The scaler as a service: gRPC with TLS, health and reflection, and metrics, before a sampler.
 
 `serving` is how it runs: calls are answered here, sampling and judging go on in a process of their
-own (`supervisor`). `served` has it all in one event loop, on any source and journal.
+own (`supervisor`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,25 +18,22 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import generate_latest
 
+from penstock.garbage import rare_collections
 from penstock.model.errors.scale import ScalerSettingsInvalid
 from penstock.scale.board import Board
 from penstock.scale.metrics import CallMetrics
 from penstock.scale.page import page_served
 from penstock.scale.proto import externalscaler_pb2 as pb
 from penstock.scale.proto.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
-from penstock.scale.sampling import looped
 from penstock.scale.service import ExternalScaler
 from penstock.scale.supervisor import SamplerProcess
-from penstock.scale.turns import calm_collector
+from penstock.scale.turns import COLLECTOR
 from penstock.scale.watches import Watches
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
-    from penstock.scale.journal import Journal
     from penstock.scale.settings import ScalerSettings, ServerTls
-    from penstock.scale.source import LagSource
-    from penstock.scale.watches import Watch
 
 GRACE_SECONDS: Final = 2.0  # that calls under way are given when the server stops
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
@@ -55,7 +51,7 @@ class Running:
     port: int
     board: Board
     metrics_port: int | None
-    sampler: SamplerProcess | None = None  # where it has a process of its own
+    sampler: SamplerProcess
 
 
 @asynccontextmanager
@@ -74,9 +70,9 @@ async def serving(settings: ScalerSettings, *, instance: str | None = None) -> A
         return generate_latest(board.metrics.registry) + await sampler.page()
 
     async with AsyncExitStack() as stack:
-        stack.enter_context(calm_collector())
+        stack.enter_context(rare_collections(*COLLECTOR))
         await stack.enter_async_context(sampler.supervised(board, shown))
-        port = await stack.enter_async_context(_answering(board, health, settings.listen, settings.tls))
+        port = await stack.enter_async_context(answering(board, health, settings.listen, settings.tls))
         metrics_port = None
         if settings.metrics:
             metrics_port = await stack.enter_async_context(page_served(settings.metrics, page))
@@ -84,41 +80,7 @@ async def serving(settings: ScalerSettings, *, instance: str | None = None) -> A
 
 
 @asynccontextmanager
-async def served(
-    sources: Mapping[str, LagSource],
-    journal: Journal,
-    intervals: Mapping[str, float],
-    *,
-    listen: str,
-    tls: ServerTls | None = None,
-    metrics: str | None = None,
-    instance: str = "one",
-) -> AsyncIterator[Running]:
-    """The same in one event loop, which sampling and calls then share."""
-    watches = Watches(intervals)
-
-    def want(watch: Watch) -> None:
-        loop.want(watch)
-
-    board = Board(frozenset(sources), watches, CallMetrics(), wish=want)
-    loop = looped(sources, journal, watches, intervals, instance=instance, report=board.notify)
-    board.unseen = loop.unseen
-    health = health_aio.HealthServicer()
-    await health.set(SERVICE, _status(True))
-
-    async def page() -> bytes:
-        return generate_latest(board.metrics.registry) + generate_latest(loop.metrics.registry)
-
-    beating = asyncio.create_task(loop.run())
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(_cancelled, beating)
-        port = await stack.enter_async_context(_answering(board, health, listen, tls))
-        metrics_port = await stack.enter_async_context(page_served(metrics, page)) if metrics else None
-        yield Running(port, board, metrics_port)
-
-
-@asynccontextmanager
-async def _answering(
+async def answering(
     board: Board, health: health_aio.HealthServicer, listen: str, tls: ServerTls | None
 ) -> AsyncIterator[int]:
     """KEDA's protocol on a socket; the port."""
@@ -168,8 +130,3 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
             key="tls", value=files, expected=f"expected a certificate and its key: {failure}"
         ) from failure
     return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -76,17 +76,22 @@ class SamplerProcess:
 
     @asynccontextmanager
     async def supervised(self, board: Board, shown: Shown) -> AsyncIterator[None]:
-        """Running when the block begins; what keeps it from starting is raised."""
+        """Running when the block begins; what keeps it from starting is raised.
+
+        So is a bug in here, at any time: without its keeper the service would go on answering from
+        what it knows, until that is too old. The block is cancelled then.
+        """
         began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        tasks = [asyncio.create_task(self._keep(board, shown, began)), asyncio.create_task(_expire(board))]
         try:
-            await asyncio.wait((began, tasks[0]), return_when=asyncio.FIRST_COMPLETED)
-            await (began if began.done() else tasks[0])
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            async with asyncio.TaskGroup() as group:
+                keeping = group.create_task(self._keep(board, shown, began))
+                expiring = group.create_task(_expire(board))
+                await began
+                yield
+                keeping.cancel()
+                expiring.cancel()
+        except BaseExceptionGroup as failed:  # of one: the block's own failure, or a task's
+            raise failed.exceptions[0] from None
 
     async def _keep(self, board: Board, shown: Shown, began: asyncio.Future[None]) -> None:
         pause = PAUSE_SECONDS

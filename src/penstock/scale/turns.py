@@ -9,13 +9,8 @@ second, so a scaler process does without them while it runs, but for one every f
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 STEP_SECONDS_MAX: Final = 0.005
 FULL_COLLECTION_SECONDS: Final = 6 * 3600.0
@@ -34,14 +29,3 @@ class Turns:
         if time.perf_counter() - self._begun > STEP_SECONDS_MAX:
             await asyncio.sleep(0)
             self._begun = time.perf_counter()
-
-
-@contextmanager
-def calm_collector() -> Iterator[None]:
-    """No full collections of cyclic garbage by chance. For a process that is a scaler and nothing else."""
-    before = gc.get_threshold()
-    gc.set_threshold(*COLLECTOR)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)

@@ -8,9 +8,7 @@ notice nothing.
 
 from __future__ import annotations
 
-import gc
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +27,7 @@ from penstock.olep.view.fold import ViewFold
 from penstock.olep.view.waiters import Waiters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from threading import Event as Flag
 
     from confluent_kafka import Message
@@ -42,7 +40,6 @@ IDLE_SECONDS: Final = 0.1  # the longest time in which the thread does not look 
 RETRY_SECONDS: Final = 0.2  # before a store that failed is opened anew, doubled each time
 RETRY_SECONDS_MAX: Final = 5.0
 RATE_SECONDS: Final = 5.0  # over which the rate is averaged
-COLLECT_EVERY: Final = 20_000  # objects made since the last search for garbage among them
 
 CLAIMED = faults.declare("view.claimed", "a view is taken over, nothing has been read")
 
@@ -278,22 +275,6 @@ class ViewRunner:
                 self._ends[partition] = high
         if self._see is not None:
             self._see(self.progress())
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """For a process that writes views and does little else.
-
-    Events and rows make no cycles. By default Python looks through them, and through all rows that
-    a fold remembers, for every few hundred that come."""
-    before = gc.get_threshold()
-    gc.freeze()  # what imports made is no garbage either
-    gc.set_threshold(COLLECT_EVERY, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def run_together(runners: Sequence[ViewRunner], stopping: Flag) -> None:

@@ -26,7 +26,7 @@ from penstock.olep.view.memory import MemoryViews
 from penstock.olep.view.projection import Projection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from penstock.olep.view import ViewStore, ViewStores
@@ -316,9 +316,9 @@ def _memory() -> ViewStore:
     return store
 
 
-def _refused(expected: type[Exception] | Sequence[type[Exception]], call: Any) -> None:
+def _refused(expected: type[Exception], call: Any) -> None:
     try:
         call()
-    except expected:  # type: ignore[misc]
+    except expected:
         return
     raise AssertionError(f"{expected} was not raised")

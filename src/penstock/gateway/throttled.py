@@ -186,6 +186,9 @@ class ThrottledSession(Session):
         self.pause(MUTED)
         self._unmuting = loop.call_at(until, self._unmute)
 
+    def wait_seconds(self) -> float:
+        return self._muted_until - asyncio.get_running_loop().time() if self._muted_until else 0.0
+
     def _unmute(self) -> None:
         self._muted_until = 0.0
         self.unpause(MUTED)

@@ -34,6 +34,7 @@ from penstock.gateway.config import ServiceAccount, Tenant
 from penstock.gateway.provision import provision
 from penstock.kafka import topics
 from penstock.kafka.client import Client
+from penstock.model.entities import Role
 from penstock.model.errors import PenstockError
 from penstock.model.ids import LogicalClusterId, ServiceAccountId
 
@@ -73,7 +74,7 @@ async def _fleet(home: Path, topic_names: list[str]) -> LocalFleet:
     for node in fleet.nodes:
         await node.start()
     await wait_until_ready(fleet.nodes)
-    tenant = Tenant(TENANT, {ACCOUNT: ServiceAccount(ACCOUNT)})
+    tenant = Tenant(TENANT, {ACCOUNT: ServiceAccount(ACCOUNT, role=Role.OWNER)})
     bootstrap = fleet.clusters[0].cluster.spec.bootstrap()
     async with Client(bootstrap, security_of(fleet.nodes[0])) as client:
         await provision(client, [tenant], load_platform_key(fleet.layout.secrets))

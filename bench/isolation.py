@@ -45,6 +45,7 @@ from penstock.gateway.config import ServiceAccount, Tenant
 from penstock.gateway.provision import provision
 from penstock.kafka import topics
 from penstock.kafka.client import Client as Kafka
+from penstock.model.entities import Role
 from penstock.model.errors import PenstockError
 from penstock.model.ids import LogicalClusterId, ServiceAccountId
 
@@ -129,7 +130,7 @@ async def _fleet(home: Path, names: list[LogicalClusterId]) -> LocalFleet:
     await wait_until_ready(fleet.nodes)
     bootstrap = fleet.clusters[0].cluster.spec.bootstrap()
     async with Kafka(bootstrap, security_of(fleet.nodes[0])) as client:
-        tenants = [Tenant(name, {ACCOUNT: ServiceAccount(ACCOUNT)}) for name in names]
+        tenants = [Tenant(name, {ACCOUNT: ServiceAccount(ACCOUNT, role=Role.OWNER)}) for name in names]
         await provision(client, tenants, load_platform_key(fleet.layout.secrets))
         wanted = [topics.NewTopic(f"{name}_{TOPIC}", partitions=1, replication_factor=1) for name in names]
         for outcome in (await topics.create(client, wanted)).values():

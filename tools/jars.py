@@ -1,4 +1,6 @@
-"""`python -m tools.jars`: pin the jars anew, Kafka's and Spark's connectors, after a POM was changed.
+"""`python -m tools.jars`: pin the jars anew after a POM was changed.
+
+Kafka's, those of Spark's connectors, and those of the programs that are run as tenants.
 
 Resolves each POM with Maven and writes the checksum of every jar into the committed lock beside it.
 """
@@ -12,12 +14,13 @@ from pathlib import Path
 
 from penstock.fleet.jars import CHECKSUM_FILE, KAFKA_VERSION, POM_FILE, Pin, resolve_jars
 from penstock.pipeline.connectors import CONNECTORS
+from tests.gateway.programs import PROGRAMS
 
 KAFKA = Pin("kafka", KAFKA_VERSION, POM_FILE, CHECKSUM_FILE)
 
 
 def main() -> int:
-    for pin in (KAFKA, CONNECTORS):
+    for pin in (KAFKA, CONNECTORS, PROGRAMS):
         with tempfile.TemporaryDirectory() as scratch:
             jars = resolve_jars(Path(scratch), pin)
             lines = [

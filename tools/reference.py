@@ -21,6 +21,7 @@ from penstock.control.api import make_api
 from penstock.gateway.apis import table
 from penstock.model.errors import RANGES, PenstockError, area_of, catalogue
 from penstock.wire.definitions import load
+from tests.gateway.tables import TABLES, WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +91,25 @@ def apis_page() -> str:
     return APIS_INTRODUCTION + "\n".join(lines) + "\n"
 
 
+CLIENTS_INTRODUCTION = """\
+# What clients' admin methods come to for a tenant
+
+Every method of three admin clients, called by two tenants under the same names through a gateway, by an
+account that owns its cluster. A word in code is what the test got to see: a count, a value, or the
+error by the library's own name for it. The tests fail when a library brings a method that is not here.
+
+This page is made from `tests/gateway/tables.py` by `python -m tools.reference`.
+"""
+
+
+def clients_page() -> str:
+    parts = [CLIENTS_INTRODUCTION]
+    for library, methods in TABLES.items():
+        parts.append(f"\n## {library}\n\n| method | comes to |\n|---|---|")
+        parts += [f"| `{name}` | {WORDS.get(result) or f'`{result}`'} |" for name, result in methods.items()]
+    return "\n".join(parts) + "\n"
+
+
 def openapi_page() -> str:
     """The HTTP API of the control plane: what it promises to its callers, so that a change is seen."""
     return json.dumps(make_api().openapi(), indent=1, sort_keys=True) + "\n"
@@ -99,6 +119,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/errors.md": errors_page,
     "docs/openapi.json": openapi_page,
     "docs/gateway-apis.md": apis_page,
+    "docs/gateway-clients.md": clients_page,
 }
 
 

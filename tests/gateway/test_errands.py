@@ -88,7 +88,7 @@ def rule(access: Access, name: str, **parts: Any) -> dict[str, Any]:
 async def house(fleet: Fleet, make_gateway: Callable[..., RunningGateway]) -> House:
     owner, clerk = with_clerk(new_access())
     running = make_gateway(owner, new_access())
-    async with Client(fleet.bootstrap, fleet.security()) as client:
+    async with Client(fleet.bootstrap, fleet.security()) as client:  # not even to write idempotently
         await acls.delete(client, [AclFilter(principal=f"User:{clerk.user}")])
     opened = [replace(one, bootstrap=running.bootstrap) for one in (owner, clerk)]
     found = House(*opened, running.accesses[1])

@@ -344,6 +344,7 @@ def test_versions_offered_are_those_both_know() -> None:
         "Fetch": Versions(15, 17),
         "StreamsGroupHeartbeat": Versions(0, 0),
         "AddPartitionsToTxn": Versions(0, 5),
+        "SaslHandshake": Versions(0, 1),
     }
 
     offered = apis.offered(theirs)
@@ -352,6 +353,7 @@ def test_versions_offered_are_those_both_know() -> None:
         "Produce": Versions(0, 13),
         "Fetch": Versions(15, 17),
         "AddPartitionsToTxn": Versions(0, 3),
+        "SaslHandshake": Versions(0, 1),
         "GetTelemetrySubscriptions": Versions(0, 0),
         "PushTelemetry": Versions(0, 0),
     }

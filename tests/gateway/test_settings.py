@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.gateway.settings import Routing, parse_gateway, read_gateway_file
+from penstock.model.entities import Grant, Role
 from penstock.model.errors.settings import NameInvalid, SettingInvalid, SettingsUnreadable, SettingUnknown
 from penstock.model.events import Dimension
 
 KEY = {"id": "ABCDEFGH12345678", "secret_sha256": "ab" * 32, "account": "sa-000001"}
 TENANT = {"id": "lkc-7hq2mz", "accounts": [{"id": "sa-000001"}], "keys": [KEY]}
 BROKER = {"id": 1, "zone": "a", "address": "127.0.0.1:9092", "port": 28001}
+RIGHTS = [{"resource": "topic", "name": f"t{n}", "operation": "read"} for n in range(201)]
 DOCUMENT: dict[str, Any] = {"cluster": "pkc-000001", "brokers": [BROKER], "tenants": [TENANT]}
 
 
@@ -35,6 +37,29 @@ def test_a_tenants_quota_is_read_in_the_units_that_are_counted() -> None:
     assert config.tenants[0].quota == {Dimension.INGRESS_BYTES: 20e6, Dimension.REQUEST_TIME_US: 500_000}
 
 
+def test_a_tenants_sample_comes_before_the_gateways() -> None:
+    settings, config = parse_gateway(DOCUMENT | {"log_sample": 0.25, "tenants": [TENANT | {"log_sample": 0}]})
+
+    assert settings.log_sample == 0.25
+    assert config.tenants[0].log_sample == 0.0
+    assert parse_gateway(DOCUMENT)[1].tenants[0].log_sample is None
+
+
+def test_an_account_has_the_rights_that_are_written_and_none_by_default() -> None:
+    right = {"resource": "topic", "name": "orders", "operation": "read"}
+    accounts = [
+        {"id": "sa-000001"},
+        {"id": "sa-000002", "role": "owner"},
+        {"id": "sa-000003", "rights": [right]},
+    ]
+    _, config = parse_gateway(DOCUMENT | {"tenants": [TENANT | {"accounts": accounts}]})
+
+    plain, owner, clerk = config.tenants[0].accounts.values()
+    assert (plain.role, plain.rights) == (Role.LIMITED, ())
+    assert owner.role is Role.OWNER
+    assert clerk.rights == (Grant("topic", "orders", "read"),)
+
+
 def test_secrets_and_hashes_are_not_shown() -> None:
     _, config = parse_gateway(DOCUMENT)
 
@@ -50,6 +75,11 @@ def test_secrets_and_hashes_are_not_shown() -> None:
         ({"brokers": [BROKER | {"address": "nowhere"}]}, SettingInvalid),
         ({"brokers": [BROKER | {"port": 70000}]}, SettingInvalid),
         ({"routing": "magic"}, SettingInvalid),
+        ({"log_sample": 1.5}, SettingInvalid),
+        ({"tenants": [TENANT | {"log_sample": "much"}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"accounts": [{"id": "sa-000001", "role": "king"}]}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"accounts": [{"id": "sa-000001", "rights": [{}]}]}]}, SettingInvalid),
+        ({"tenants": [TENANT | {"accounts": [{"id": "sa-000001", "rights": RIGHTS}]}]}, SettingInvalid),
         ({"routing": "sni", "domain": "x.example"}, SettingInvalid),
         ({"cluster": "here"}, NameInvalid),
         ({"tenants": [TENANT | {"id": "lkc-il0u"}]}, NameInvalid),

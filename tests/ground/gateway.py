@@ -24,6 +24,7 @@ from penstock.gateway.settings import Bounds, GatewaySettings
 from penstock.kafka.client import Client
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Login, Mechanism, Security
+from penstock.model.entities import Role
 from penstock.model.ids import (
     BrokerId,
     PhysicalClusterId,
@@ -85,7 +86,7 @@ def new_access(**tenant: Any) -> Access:
     digest = hashlib.sha256(secret.encode()).digest()
     made = Tenant(
         new_logical_cluster_id(secrets.choice),
-        {account: ServiceAccount(account)},
+        {account: ServiceAccount(account, role=Role.OWNER)},
         (ApiKey(key, digest, account),),
         **tenant,
     )

@@ -18,6 +18,9 @@ from penstock.control.registry import Change, Drop, Put, Registry
 from penstock.control.units import ADOPTED_CAPACITY, TABLES, check_size
 from penstock.model.entities import (
     ANYWHERE,
+    GRANT_OPERATIONS,
+    GRANT_PATTERNS,
+    GRANT_RESOURCES,
     ApiKey,
     ClusterState,
     Entity,
@@ -68,10 +71,6 @@ GRANTS_MAX: Final = 200  # of one account
 NETWORKS_MAX: Final = 100
 UNITS_MAX: Final = 1_000
 NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
-GRANT_OPERATIONS: Final = frozenset(
-    ("all", "read", "write", "create", "delete", "alter", "describe", "describe-configs", "alter-configs")
-)
-GRANT_RESOURCES: Final = frozenset(("topic", "group", "transactional-id"))
 DEFAULT_ACCOUNT: Final = "owner"
 
 
@@ -459,7 +458,7 @@ def _check_grants(grants: Sequence[Grant]) -> None:
         for where, value, known in (
             ("resource", grant.resource, GRANT_RESOURCES),
             ("operation", grant.operation, GRANT_OPERATIONS),
-            ("pattern", grant.pattern, ("literal", "prefixed")),
+            ("pattern", grant.pattern, GRANT_PATTERNS),
         ):
             if value not in known:
                 raise RequestInvalid(

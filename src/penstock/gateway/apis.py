@@ -275,9 +275,11 @@ def table(definitions: Definitions) -> Iterator[Row]:
                 yield Row(key, api, version, direction, *verdict(key, api, version, direction))
 
 
-# What a producer of version 0 to 2 cannot do is refused when it tries: but librdkafka takes their
-# absence from the list for the absence of compression (KAFKA-18659), so brokers list them, too.
-PRODUCE_FIRST_REPORTED: Final = 0
+# Older versions than are served, in the list all the same, and refused when somebody tries them.
+# librdkafka takes the absence of Produce 0 to 2 for the absence of compression (KAFKA-18659), and does
+# not log in at all where SaslHandshake 0 is missing, although it then uses 1 (librdkafka 4983). Brokers
+# list them, too.
+_FIRST_REPORTED: Final = {"Produce": 0, "SaslHandshake": 0}
 
 
 # Brokers offer these only where somebody takes clients' metrics there; here the gateway does.
@@ -292,8 +294,8 @@ def offered(brokers: Mapping[str, Versions]) -> dict[str, Versions]:
         if ours is None:
             continue
         first, last = max(ours.first, theirs.first), min(ours.last, theirs.last)
-        if api == "Produce":
-            first = min(first, max(PRODUCE_FIRST_REPORTED, theirs.first))
+        if api in _FIRST_REPORTED:
+            first = min(first, max(_FIRST_REPORTED[api], theirs.first))
         if first <= last:
             found[api] = Versions(first, last)
     return found

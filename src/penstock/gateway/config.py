@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from penstock.model.entities import Role
 from penstock.model.ids import (
     BrokerId,
     LogicalClusterId,
@@ -24,6 +25,7 @@ from penstock.model.ids import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.model.entities import Grant
     from penstock.model.events import Dimension
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -79,8 +81,12 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
+    """One of a tenant's. Without a role and rights it may log in, and nothing else."""
+
     id: ServiceAccountId
     generation: int = 1  # of its password towards Kafka
+    role: Role = Role.LIMITED
+    rights: tuple[Grant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class Tenant:
     network: NetworkRules = ANYWHERE
     limits: TenantLimits = TenantLimits()
     quota: Mapping[Dimension, float] = field(default_factory=dict)  # a second, on this gateway
+    log_sample: float | None = None  # of its requests and connections; None is the gateway's own rate
 
     @cached_property
     def prefix(self) -> bytes:

@@ -83,6 +83,12 @@ class Figures:
             denials.add_metric([reason], count)
         yield denials
         yield from self._telemetry()
+        dropped = CounterMetricFamily(
+            _AREA + "log_lines_dropped", "Sampled lines beyond those a second may have.", labels=[TENANT]
+        )
+        for sampled in list(gateway.samples.tenants.values())[:TENANTS_SHOWN_MAX]:
+            dropped.add_metric([sampled.tenant], sampled.dropped)
+        yield dropped
         yield GaugeMetricFamily(_AREA + "tenants", "Tenants configured.", value=len(gateway.config.tenants))
         yield CounterMetricFamily(
             _AREA + "ack_ranges_dropped", "Evidence not kept for want of room.", value=gateway.acks.dropped

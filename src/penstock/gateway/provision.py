@@ -1,7 +1,8 @@
 """What a tenant needs inside Kafka: a SCRAM user for each service account, and ACLs below its prefix.
 
-Doing it twice changes nothing. ALL on everything below the prefix and nothing else, but for the
-right to write idempotently, which opens nothing and spares the broker a search through all ACLs.
+Doing it twice changes nothing, and nothing is taken away. An owner has ALL on everything below the
+prefix, any other account what its rights say, so none if it has none; and everybody the right to
+write idempotently, which opens nothing and spares the broker a search through all ACLs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from penstock.kafka import acls, users
 from penstock.kafka.acls import CLUSTER_NAME, Acl, Operation, Pattern, ResourceType
 from penstock.kafka.security import Mechanism
 from penstock.kafka.users import Credential
+from penstock.model.entities import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
     from penstock.gateway.config import Tenant
     from penstock.kafka.client import Client
 
-_BELOW_PREFIX = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+_BELOW_PREFIX = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactional-id": ResourceType.TRANSACTIONAL_ID,
+}
 
 
 def credentials(tenant: Tenant, key: PlatformKey) -> Iterator[Credential]:
@@ -32,10 +38,15 @@ def credentials(tenant: Tenant, key: PlatformKey) -> Iterator[Credential]:
 
 def rules(tenant: Tenant) -> Iterator[Acl]:
     prefix = tenant.prefix.decode()
-    for account in tenant.accounts:
-        principal = f"User:{tenant.user_of(account)}"
-        for kind in _BELOW_PREFIX:
-            yield Acl(principal, Operation.ALL, kind, prefix, Pattern.PREFIXED)
+    for account in tenant.accounts.values():
+        principal = f"User:{tenant.user_of(account.id)}"
+        if account.role is Role.OWNER:
+            for kind in _BELOW_PREFIX.values():
+                yield Acl(principal, Operation.ALL, kind, prefix, Pattern.PREFIXED)
+        for right in account.rights:
+            operation = Operation[right.operation.upper().replace("-", "_")]
+            kind = _BELOW_PREFIX[right.resource]
+            yield Acl(principal, operation, kind, prefix + right.name, Pattern[right.pattern.upper()])
         yield Acl(principal, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
 
 

@@ -30,6 +30,7 @@ from penstock.gateway.metering import Acks, Source, Usage
 from penstock.gateway.placement import spread
 from penstock.gateway.platform import Platform
 from penstock.gateway.routes import routes
+from penstock.gateway.sampling import Samples
 from penstock.gateway.session import Session
 from penstock.gateway.settings import Routing
 from penstock.gateway.states import Event, State, advance
@@ -95,6 +96,7 @@ class Gateway:
         self.counted_by = Source(config.cluster, settings.gateway, os.urandom(8).hex())
         self.acks = Acks()
         self.telemetry = Telemetry()
+        self.samples = Samples(settings.log_sample)
         self.nobody = Usage()
         self.usage: dict[LogicalClusterId, Usage] = {}
         self.denials: dict[Denial, int] = dict.fromkeys(Denial, 0)
@@ -325,6 +327,8 @@ class Gateway:
     def left(self, session: Session) -> None:
         if self.sessions.pop(session.number, None) is None:
             return
+        if session.witness is not None:
+            session.witness.closed()
         holder = session.life.holder
         self.doorkeeper.left(session.life.address, None if holder is None else holder.tenant)
         if holder is not None:
@@ -427,6 +431,7 @@ class Gateway:
                 session.asking.routes = routes(restricted=session.realm.restricted)
         self.doorkeeper.forget(set(config.tenant_of))
         self.telemetry.forget(config.tenant_of)
+        self.samples.forget(config.tenant_of)
 
     async def _follow(self, source: ConfigSource) -> None:
         async for config in source.follow():

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from penstock.gateway.config import Broker, Holder
     from penstock.gateway.repeats import Known
+    from penstock.gateway.sampling import Witness
     from penstock.gateway.server import Gateway
     from penstock.gateway.tenancy import Realm
     from penstock.gateway.upstream import Upstream
@@ -201,6 +202,7 @@ class Session(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.upstream: Upstream | None = None
         self.realm: Realm | None = None
+        self.witness: Witness | None = None  # of a tenant whose requests are sampled
         self.waiting: deque[Waiting] = deque()
         self.to_broker: list[Buffer] = []
         self.to_client: list[Buffer] = []
@@ -270,6 +272,7 @@ class Session(asyncio.Protocol):
         self.requests.by_heart, self.requests.learn = self.repeats.asked, self.asking.learn
         self.responses.by_heart, self.responses.learn = self.repeats.answered, answering.learn
         self.asking.routes = routes(restricted=realm.restricted)
+        self.server.samples.attach(self, realm.tenant)
         upstream.receive = self.from_broker
         upstream.stall = self.broker_stalls
         upstream.resume = self.broker_lost
@@ -323,6 +326,8 @@ class Session(asyncio.Protocol):
 
     def answer(self, frame: bytes) -> None:
         """An answer of our own, behind those that are still to come."""
+        if self.witness is not None:
+            self.witness.answered_here(frame)
         self.usage.bytes_out += len(frame)
         if not self.waiting:
             self.write([frame])
@@ -371,6 +376,10 @@ class Session(asyncio.Protocol):
             self.unpause(IN_FLIGHT)
         if self.pauses & DRAINING and not self.waiting and self.requests.between_frames:
             self.close("drained")
+
+    def wait_seconds(self) -> float:
+        """How long it is still not read, for having had too much."""
+        return 0.0
 
     def drain(self) -> None:
         """Take nothing new; close when everything in flight is answered."""

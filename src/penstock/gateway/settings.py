@@ -11,6 +11,7 @@
     metrics_port: 28090                     # left out: none
     tenants_from: state                     # the cluster's `_penstock.state`; left out: this file
     gateways: 3                             # that share a quota until a coordinator says; left out: 1
+    log_sample: 0.01                        # of requests and connections a line in the log; left out: none
     brokers:
       - id: 1
         zone: a
@@ -19,7 +20,9 @@
         limits: {ingress_bytes_per_second: 80_000_000}   # of all tenants together; left out: none
     tenants:
       - id: lkc-7hq2mz
-        accounts: [{id: sa-000001, generation: 1}]
+        accounts:
+          - {id: sa-000001, role: owner}    # everything below its prefix; `provision` makes it so
+          - {id: sa-000002, rights: [{resource: topic, name: orders, operation: read}]}
         keys: [{id: …16 characters…, secret_sha256: …64 hex digits…, account: sa-000001}]
         brokers: [1, 2, 3]
         network: {allow: [10.0.0.0/8], deny: []}
@@ -49,6 +52,7 @@ from penstock.gateway.config import (
     Tenant,
     TenantLimits,
 )
+from penstock.model.entities import GRANT_OPERATIONS, GRANT_PATTERNS, GRANT_RESOURCES, Grant, Role
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
 from penstock.model.events import Dimension
 from penstock.model.ids import (
@@ -60,17 +64,19 @@ from penstock.model.ids import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from penstock.gateway.config import Network
 
 _PROCESS_KEYS: Final = (
     "gateway", "cluster", "listen", "advertised_host", "platform_key", "routing", "domain", "port",
     "tls", "upstream_ca", "metrics_port", "brokers", "tenants", "tenants_from",
-    "gateways",
+    "gateways", "log_sample",
 )  # fmt: skip
 _BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits")
-_TENANT_KEYS: Final = ("id", "accounts", "keys", "brokers", "network", "limits", "quota")
+_TENANT_KEYS: Final = (
+    "id", "accounts", "keys", "brokers", "network", "limits", "quota", "log_sample",
+)  # fmt: skip
 _LIMIT_KEYS: Final = (
     "connections_max", "connection_attempts_per_second", "fetch_sessions_max", "partitions_max",
     "request_bytes_max",
@@ -93,6 +99,7 @@ _CAPACITY_KEYS: Final = {
 _PORT_MAX: Final = 65535
 GATEWAYS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 1_000_000
+RIGHTS_MAX: Final = 200  # of one account
 REQUEST_BYTES_MAX: Final = 1 << 30
 
 
@@ -141,6 +148,7 @@ class GatewaySettings:
     metrics_port: int | None = None
     tenants_from: TenantsFrom = TenantsFrom.FILE
     gateways: int = 1  # of this cluster, this one with them
+    log_sample: float = 0.0  # of tenants' requests and connections; see `sampling`
     bounds: Bounds = field(default_factory=Bounds)
 
 
@@ -179,6 +187,18 @@ class _At:
             raise self.invalid(key, "expected a number above zero")
         return float(value)
 
+    def share(self, key: str, default: float) -> float:
+        value = self.values.get(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+            raise self.invalid(key, "expected a number from 0 to 1")
+        return float(value)
+
+    def one_of(self, key: str, known: Collection[str], default: str | None = None) -> str:
+        value = self.values.get(key, default)
+        if not isinstance(value, str) or value not in known:
+            raise self.invalid(key, f"expected one of {', '.join(sorted(known))}")
+        return value
+
     def items(self, key: str) -> list[Any]:
         value = self.values.get(key) or []
         if not isinstance(value, list):
@@ -201,12 +221,8 @@ def parse_gateway(
     document: Any, *, where: str = "gateway file", beside: Path = Path()
 ) -> tuple[GatewaySettings, GatewayConfig]:
     at = _At(where, document, _PROCESS_KEYS)
-    routing = at.text("routing", Routing.PORT)
-    if routing not in list(Routing):
-        raise at.invalid("routing", f"expected one of {', '.join(Routing)}")
-    tenants_from = at.text("tenants_from", TenantsFrom.FILE)
-    if tenants_from not in list(TenantsFrom):
-        raise at.invalid("tenants_from", f"expected one of {', '.join(TenantsFrom)}")
+    routing = at.one_of("routing", tuple(Routing), Routing.PORT)
+    tenants_from = at.one_of("tenants_from", tuple(TenantsFrom), TenantsFrom.FILE)
     if tenants_from == TenantsFrom.STATE and at.items("tenants"):
         raise at.invalid("tenants", "expected none beside `tenants_from: state`")
     tls = _At(f"{where}: tls", at.values.get("tls") or {}, ("certificate",))
@@ -225,6 +241,7 @@ def parse_gateway(
         metrics_port=None if metrics is None else at.integer("metrics_port", at_least=0, at_most=_PORT_MAX),
         tenants_from=TenantsFrom(tenants_from),
         gateways=at.integer("gateways", at_least=1, at_most=GATEWAYS_MAX, default=1),
+        log_sample=at.share("log_sample", 0.0),
     )
     if settings.routing is Routing.SNI and settings.certificate is None:
         raise at.invalid("tls", "expected a certificate, since SNI is part of TLS")
@@ -297,6 +314,7 @@ def _tenant(where: str, values: Any) -> Tenant:
             limits.optional("partitions_max", at_least=0, at_most=PARTITIONS_MAX),
             limits.optional("request_bytes_max", at_least=1024, at_most=REQUEST_BYTES_MAX),
         ),
+        log_sample=at.share("log_sample", 0.0) if "log_sample" in at.values else None,
     )
 
 
@@ -308,9 +326,24 @@ def _rates(where: str, values: Any, known: Mapping[str, tuple[Dimension, float]]
 
 
 def _account(where: str, values: Any) -> ServiceAccount:
-    at = _At(where, values, ("id", "generation"))
+    at = _At(where, values, ("id", "generation", "role", "rights"))
     generation = at.integer("generation", at_least=1, at_most=2**31 - 1, default=1)
-    return ServiceAccount(service_account_id(at.text("id")), generation)
+    role = Role(at.one_of("role", tuple(Role), Role.LIMITED))
+    rights = tuple(_right(f"{where}: rights[{n}]", v) for n, v in enumerate(at.items("rights")))
+    if len(rights) > RIGHTS_MAX:
+        raise at.invalid("rights", f"expected at most {RIGHTS_MAX}")
+    return ServiceAccount(service_account_id(at.text("id")), generation, role, rights)
+
+
+def _right(where: str, values: Any) -> Grant:
+    """As the control plane grants them; names are the tenant's own."""
+    at = _At(where, values, ("resource", "name", "operation", "pattern"))
+    return Grant(
+        resource=at.one_of("resource", GRANT_RESOURCES),
+        name=at.text("name"),
+        operation=at.one_of("operation", GRANT_OPERATIONS),
+        pattern=at.one_of("pattern", GRANT_PATTERNS, "literal"),
+    )
 
 
 def _key(where: str, values: Any) -> ApiKey:

@@ -276,6 +276,9 @@ class ThrottledSession(Session):
             self._part.muted_until = min(self._part.muted_until, until)
             self._mute_until(until)
 
+    def wait_seconds(self) -> float:
+        return self._muted_until - asyncio.get_running_loop().time() if self._muted_until else 0.0
+
     def _unmute(self) -> None:
         self._muted_until = self._own_until = 0.0
         if self._part is not None:

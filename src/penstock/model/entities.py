@@ -209,6 +209,13 @@ class Role(StrEnum):
     LIMITED = "limited"  # what it is granted
 
 
+GRANT_OPERATIONS: Final = frozenset(
+    ("all", "read", "write", "create", "delete", "alter", "describe", "describe-configs", "alter-configs")
+)
+GRANT_RESOURCES: Final = frozenset(("topic", "group", "transactional-id"))
+GRANT_PATTERNS: Final = frozenset(("literal", "prefixed"))
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """A right below the tenant's prefix; names are the tenant's own."""

@@ -10,6 +10,7 @@
     upstream_ca: ca.pem                     # left out: plaintext towards the brokers
     metrics_port: 28090                     # left out: none
     tenants_from: state                     # the cluster's `_penstock.state`; left out: this file
+    workers: 2                              # processes that serve the same ports; left out: 1
     gateways: 3                             # that share a quota until a coordinator says; left out: 1
     brokers:
       - {id: 1, zone: a, address: "127.0.0.1:19192", port: 28001}
@@ -45,6 +46,7 @@ from penstock.gateway.config import (
     Tenant,
     TenantLimits,
 )
+from penstock.gateway.tally import WORKERS_MAX
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
 from penstock.model.events import Dimension
 from penstock.model.ids import (
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 _PROCESS_KEYS: Final = (
     "gateway", "cluster", "listen", "advertised_host", "platform_key", "routing", "domain", "port",
     "tls", "upstream_ca", "metrics_port", "brokers", "tenants", "tenants_from",
-    "gateways",
+    "gateways", "workers",
 )  # fmt: skip
 _BROKER_KEYS: Final = ("id", "zone", "address", "port")
 _TENANT_KEYS: Final = ("id", "accounts", "keys", "brokers", "network", "limits", "quota")
@@ -97,7 +99,7 @@ class Routing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one process takes before it says no; each a bound on memory or on patience."""
+    """What a gateway takes before it says no; each a bound on memory or on patience."""
 
     connections_max: int = 20_000
     half_open_max: int = 2_000  # not logged in yet
@@ -130,6 +132,7 @@ class GatewaySettings:
     metrics_port: int | None = None
     tenants_from: TenantsFrom = TenantsFrom.FILE
     gateways: int = 1  # of this cluster, this one with them
+    workers: int = 1  # processes of this one
     bounds: Bounds = field(default_factory=Bounds)
 
 
@@ -214,6 +217,7 @@ def parse_gateway(
         metrics_port=None if metrics is None else at.integer("metrics_port", at_least=0, at_most=_PORT_MAX),
         tenants_from=TenantsFrom(tenants_from),
         gateways=at.integer("gateways", at_least=1, at_most=GATEWAYS_MAX, default=1),
+        workers=at.integer("workers", at_least=1, at_most=WORKERS_MAX, default=1),
     )
     if settings.routing is Routing.SNI and settings.certificate is None:
         raise at.invalid("tls", "expected a certificate, since SNI is part of TLS")

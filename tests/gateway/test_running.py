@@ -85,6 +85,25 @@ def test_one_that_does_not_end_is_told_of() -> None:
     assert not one.alive
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_that_has_not_reached_a_broker_yet_ends_when_told_to(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "platform.key").write_bytes(bytes(32))
+    config = tmp_path / "gateway.yaml"
+    broker = {"id": 1, "zone": "a", "address": "127.0.0.1:1"}
+    config.write_text(yaml.safe_dump({"cluster": "pkc-000001", "brokers": [broker], "workers": workers}))
+    command = [sys.executable, "-m", "penstock", "gateway", "run", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "broker not reached" not in process.stderr.readline():
+            assert process.poll() is None
+
+        process.terminate()
+        process.stderr.read()
+
+        assert process.wait(30) == 0
+    assert running(config) == []
+
+
 @pytest.mark.kafka
 def test_a_successor_takes_over_and_the_one_before_is_drained(
     fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import hashlib
 import logging
@@ -12,27 +13,32 @@ import signal
 import string
 import sys
 import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import structlog
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from penstock.cli.output import show, table_of, tell
 from penstock.cli.settings import Options
 from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.config import API_KEY_LENGTH, API_SECRET_LENGTH, GatewayConfig
 from penstock.gateway.metrics import MetricsServer
+from penstock.gateway.pooled import Pooled
 from penstock.gateway.pressure import PressureWatch
 from penstock.gateway.provision import provision as provision_tenants
-from penstock.gateway.running import announce, end, figures, running
+from penstock.gateway.routes import routes
+from penstock.gateway.running import announce, end, figures, running, withdraw
 from penstock.gateway.server import Gateway
 from penstock.gateway.settings import Bounds, GatewaySettings, TenantsFrom, read_gateway_file
 from penstock.gateway.shares import Reporter, Shares
 from penstock.gateway.sources import FileSource
 from penstock.gateway.states_topic import gateway_client, state_source
+from penstock.gateway.supervisor import Seat, Supervisor, Worker, as_worker, hold_ports
+from penstock.gateway.tally import WORKERS_MAX, Tally
 from penstock.gateway.throttled import throttled_by
-from penstock.gateway.throttling import Quotas
 from penstock.gateway.tuned import Tuning
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
@@ -47,6 +53,7 @@ app = App(name="gateway", help="Tenants' way to Kafka: serve, look, drain, provi
 
 GARBAGE_CHECKED_EVERY = 20_000  # allocations; only ended connections leave cycles, of some fifty objects each
 
+METRICS_AGAIN_SECONDS = 1.0  # between two tries for a port that a predecessor has
 DRAIN_SECONDS_MORE = 15.0  # than a gateway gives its clients
 _STATUS = {
     "GATEWAY": "gateway",
@@ -65,6 +72,14 @@ ConfigFile = Annotated[Path, Parameter(help="Settings, brokers and tenants.", ne
 def run(
     *,
     config: ConfigFile = Path("gateway.yaml"),
+    workers: Annotated[
+        int | None,
+        Parameter(
+            help="Processes on the same ports, which share all limits. [default: the file's, or 1]",
+            show_default=False,
+            validator=validators.Number(gte=1, lte=WORKERS_MAX),
+        ),
+    ] = None,
     until_stdin_ends: Annotated[
         bool, Parameter(help="End when whoever started it does.", negative="")
     ] = False,
@@ -87,13 +102,56 @@ def run(
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
     settings, tenants = read_gateway_file(config)
+    if workers is not None:
+        settings = replace(settings, workers=workers)
     gc.set_threshold(GARBAGE_CHECKED_EVERY)
-    uvloop.run(_serve(settings, tenants, config, until_stdin_ends=until_stdin_ends))
+    tally, seat = Tally(settings.workers), None
+    if settings.workers > 1:
+        held, settings, tenants = hold_ports(settings, tenants)
+        found = _supervisor(settings, tenants, config, tally, until_stdin_ends=until_stdin_ends).run()
+        for port in held:
+            port.close()
+        if not isinstance(found, Seat):
+            return found
+        seat, until_stdin_ends = found, False
+        tally.sit(seat.index)
+        settings = as_worker(settings, seat.index)
+    uvloop.run(_serve(settings, tenants, config, tally, seat, until_stdin_ends=until_stdin_ends))
     return Exit.FINE
 
 
+def _supervisor(
+    settings: GatewaySettings, tenants: GatewayConfig, path: Path, tally: Tally, *, until_stdin_ends: bool
+) -> Supervisor:
+    """Of workers that share what is prepared here: plans and routes, which take their time."""
+    routes(restricted=False)
+    gc.collect()
+    gc.freeze()
+
+    def serving(workers: Sequence[Worker]) -> None:
+        seen = [{"worker": one.index, "pid": one.pid, **(one.said or {})} for one in workers]
+        bootstrap = seen[0]["bootstrap"]
+        announce(path, settings.gateway, bootstrap, workers=seen)
+        tell(f"gateway {settings.gateway} serves with {len(seen)} workers at {bootstrap}")
+
+    return Supervisor(
+        settings.workers,
+        reclaim=lambda index: tally.columns[index].reclaim(),
+        serving=serving,
+        ended=lambda: withdraw(path),
+        drain_seconds=settings.bounds.drain_seconds + DRAIN_SECONDS_MORE,
+        until_stdin_ends=until_stdin_ends,
+    )
+
+
 async def _serve(
-    settings: GatewaySettings, tenants: GatewayConfig, path: Path, *, until_stdin_ends: bool
+    settings: GatewaySettings,
+    tenants: GatewayConfig,
+    path: Path,
+    tally: Tally,
+    seat: Seat | None,
+    *,
+    until_stdin_ends: bool,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -101,33 +159,49 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if until_stdin_ends:
         loop.add_reader(sys.stdin.fileno(), stop.set)
+    if seat is not None:
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the parent hears it, too, and drains us
+        loop.add_reader(seat.line.fileno(), stop.set)  # nothing is said to us: it is the parent's end
     async with contextlib.AsyncExitStack() as ending:
-        gateway, tuning = await _started(settings, tenants, path, ending, stop)
-        await _until(stop, gateway, tuning, path)
+        starting = asyncio.create_task(_started(settings, tenants, path, tally, ending, stop))
+        told = asyncio.create_task(stop.wait())
+        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            gateway, tuning = await starting
+            await _until(stop, gateway, tuning, path, seat)
+        else:  # no broker was reached so far
+            starting.cancel()
 
 
 async def _started(
     settings: GatewaySettings,
     tenants: GatewayConfig,
     path: Path,
+    tally: Tally,
     ending: contextlib.AsyncExitStack,
     stop: asyncio.Event,
 ) -> tuple[Gateway, Tuning]:
     """With limits: those of its file, or its share of what the cluster's state says."""
     if settings.tenants_from is TenantsFrom.FILE:
-        quotas = Quotas()
-        tuning = Tuning(quotas)
-        gateway = Gateway(settings, tenants, source=FileSource(path), session=throttled_by(quotas, tuning))
+        pooled = Pooled(tally)
+        tuning = Tuning(pooled.quotas, workers=settings.workers)
+        session = throttled_by(pooled.quotas, tuning)
+        gateway = Gateway(settings, tenants, source=FileSource(path), session=session, tally=tally)
         await gateway.start()
-        _beside(_watching(gateway, tuning, None), ending, stop)
+        _beside([pooled.run(gateway), *_watching(gateway, tuning, None)], ending, stop)
         return gateway, tuning
     source = state_source(settings, tenants)
     tenants = await source.first()
     client = await ending.enter_async_context(gateway_client(settings, tenants))
     shares, reporter = Shares(client, settings.gateway, settings.gateways), Reporter()
-    tuning = Tuning(shares.quotas)
+    tuning = Tuning(shares.quotas, workers=settings.workers)
     gateway = Gateway(
-        settings, tenants, source=source, evidence=reporter, session=throttled_by(shares.quotas, tuning)
+        settings,
+        tenants,
+        source=source,
+        evidence=reporter,
+        session=throttled_by(shares.quotas, tuning),
+        tally=tally,
     )
     await gateway.start()
     ending.push_async_callback(reporter.flush, client)
@@ -142,11 +216,14 @@ def _watching(gateway: Gateway, tuning: Tuning, client: Client | None) -> list[C
 
 
 def _beside(
-    works: Iterable[Coroutine[Any, Any, None]], ending: contextlib.AsyncExitStack, stop: asyncio.Event
+    works: Iterable[Coroutine[Any, Any, None]],
+    ending: contextlib.AsyncExitStack,
+    stop: asyncio.Event | None = None,
 ) -> None:
     for work in works:
         task = asyncio.create_task(work)
-        task.add_done_callback(lambda _: stop.set())  # by itself none of them ends but by an error
+        if stop is not None:
+            task.add_done_callback(lambda _: stop.set())  # by itself none of them ends but by an error
         ending.push_async_callback(_ended, task)
 
 
@@ -158,45 +235,84 @@ async def _ended(task: asyncio.Task[None]) -> None:
         task.result()
 
 
-async def _until(stop: asyncio.Event, gateway: Gateway, tuning: Tuning, path: Path) -> None:
+async def _until(
+    stop: asyncio.Event, gateway: Gateway, tuning: Tuning, path: Path, seat: Seat | None
+) -> None:
     settings = gateway.settings
     gc.collect()
     gc.freeze()  # plans and routes stay: they need not be looked through again
-    metrics, address = None, ""
-    if settings.metrics_port is not None:
-        metrics = MetricsServer(gateway, settings.listen, settings.metrics_port, tuning)
-        address = f"http://{settings.listen}:{metrics.port}/metrics"
-        tell(f"metrics on {address}")
-    announced = announce(path, settings.gateway, gateway.bootstrap, address)
-    try:
-        tell(
-            f"gateway {settings.gateway} serves {len(gateway.config.tenants)} tenants at {gateway.bootstrap}"
-        )
+
+    def say(metrics: str) -> None:
+        if seat is not None:
+            seat.say(bootstrap=gateway.bootstrap, metrics=metrics)
+        else:
+            announce(path, settings.gateway, gateway.bootstrap, metrics)
+
+    async with contextlib.AsyncExitStack() as ending:
+        if seat is None:
+            ending.callback(withdraw, path)
+        if settings.metrics_port is None:
+            say("")
+        elif not _metrics(gateway, tuning, settings.metrics_port, ending, say):
+            say("")  # for now: its predecessor has the port
+            _beside([_metrics_later(gateway, tuning, settings.metrics_port, ending, say)], ending)
+        if seat is None:
+            count = len(gateway.config.tenants)
+            tell(f"gateway {settings.gateway} serves {count} tenants at {gateway.bootstrap}")
         await stop.wait()
         tell("draining")
         await gateway.drain()
-    finally:
-        announced.unlink(missing_ok=True)
-        if metrics is not None:
-            metrics.close()
+
+
+def _metrics(
+    gateway: Gateway,
+    tuning: Tuning,
+    port: int,
+    ending: contextlib.AsyncExitStack,
+    say: Callable[[str], None],
+) -> bool:
+    """Serve its figures, and say where; False if another has the port."""
+    host = gateway.settings.listen
+    try:
+        metrics = MetricsServer(gateway, host, port, tuning)
+    except OSError as failure:
+        if failure.errno != errno.EADDRINUSE:
+            raise
+        return False
+    ending.callback(metrics.close)
+    address = f"http://{host}:{metrics.port}/metrics"
+    tell(f"metrics on {address}")
+    say(address)
+    return True
+
+
+async def _metrics_later(
+    gateway: Gateway,
+    tuning: Tuning,
+    port: int,
+    ending: contextlib.AsyncExitStack,
+    say: Callable[[str], None],
+) -> None:
+    while not _metrics(gateway, tuning, port, ending, say):
+        await asyncio.sleep(METRICS_AGAIN_SECONDS)
 
 
 @app.command
 def status(*, config: ConfigFile = Path("gateway.yaml"), options: Options = Options()) -> int:
-    """Show the gateways that run with this file. Connections and denials need its `metrics_port`.
+    """Show the gateways that run with this file, worker by worker. Figures need its `metrics_port`.
 
     Example:  penstock gateway status --config gateway.yaml
     """
-    found = running(config)
     rows = [
         {
-            "gateway": one.gateway,
-            "pid": one.pid,
+            "gateway": process.gateway,
+            "pid": process.pid,
             "seconds": int(time.time() - one.started),
-            **figures(one.metrics),
+            **figures(process.metrics),
             "bootstrap": one.bootstrap,
         }
-        for one in found
+        for one in running(config)
+        for process in one.processes
     ]
     if not rows:
         raise GatewayNotRunning(config=config)

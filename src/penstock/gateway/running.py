@@ -1,7 +1,7 @@
 """Which gateways run with a configuration file: each says so in a small file beside it.
 
     gateway.yaml
-    gateway.yaml.4711.run      pid, when it started, where it listens, where its metrics are
+    gateway.yaml.4711.run      pid, when it started, where it listens, where its metrics are; its workers
 
 There may be two for a while, when one takes over from another. A file whose process is gone, or
 whose number belongs to another process by now, is taken away by whoever looks.
@@ -27,7 +27,7 @@ from penstock.model.errors.gateway import DrainTimedOut
 from penstock.model.keys import METRIC_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 SUFFIX: Final = ".run"
@@ -38,12 +38,29 @@ STARTED_SECONDS_APART: Final = 0.5  # at which two starts are different processe
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    gateway: str
+    pid: int
+    metrics: str
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     pid: int
     started: float  # seconds since the epoch, as the operating system has it
     gateway: str
     bootstrap: str
     metrics: str  # its address; empty if it has none
+    workers: Sequence[Mapping[str, Any]] = ()  # processes of it that serve; none: it serves by itself
+
+    @property
+    def processes(self) -> list[Process]:
+        """Those that serve."""
+        if not self.workers:
+            return [Process(self.gateway, self.pid, self.metrics)]
+        return [
+            Process(f"{self.gateway}.{one['worker']}", one["pid"], one["metrics"]) for one in self.workers
+        ]
 
     @property
     def alive(self) -> bool:
@@ -55,13 +72,24 @@ class Running:
             return False
 
 
-def announce(config: Path, gateway: str, bootstrap: str, metrics: str = "") -> Path:
-    """This process serves; whoever ends it takes the file away."""
+def announce(
+    config: Path, gateway: str, bootstrap: str, metrics: str = "", workers: Sequence[Mapping[str, Any]] = ()
+) -> Path:
+    """This process serves, or its workers do; `withdraw` takes the file away."""
     pid = os.getpid()
-    said = Running(pid, psutil.Process(pid).create_time(), gateway, bootstrap, metrics)
-    path = config.with_name(f"{config.name}.{pid}{SUFFIX}")
+    said = Running(pid, psutil.Process(pid).create_time(), gateway, bootstrap, metrics, workers)
+    path = _said_in(config, pid)
     write_atomically(path, json.dumps(asdict(said)))
     return path
+
+
+def withdraw(config: Path) -> None:
+    """This process serves no more."""
+    _said_in(config, os.getpid()).unlink(missing_ok=True)
+
+
+def _said_in(config: Path, pid: int) -> Path:
+    return config.with_name(f"{config.name}.{pid}{SUFFIX}")
 
 
 def running(config: Path) -> list[Running]:

@@ -1,8 +1,8 @@
 """The server: listeners, the connections behind them, and what keeps them in order.
 
-One process on one event loop. Admission by address happens on the accepted socket, before TLS and
-before a byte is read. Once a second a sweep ends what is half-open for too long, idle for too long
-or closing for too long, and hands out evidence.
+One process on one event loop; several may serve the same ports (`supervisor`). Admission by address
+happens on the accepted socket, before TLS and before a byte is read. Once a second a sweep ends what is
+half-open for too long, idle for too long or closing for too long, and hands out evidence.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import ssl
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -34,6 +35,7 @@ from penstock.gateway.sampling import Samples
 from penstock.gateway.session import Session
 from penstock.gateway.settings import Routing
 from penstock.gateway.states import Event, State, advance
+from penstock.gateway.tally import Tally
 from penstock.gateway.telemetry import Telemetry
 from penstock.gateway.tenancy import Realm
 from penstock.gateway.upstream import KEYS_KEPT_MAX
@@ -51,7 +53,7 @@ from penstock.model.errors.gateway import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.gateway.config import Broker, GatewayConfig, Holder
+    from penstock.gateway.config import Broker, GatewayConfig, Holder, Tenant
     from penstock.gateway.placement import Placement
     from penstock.gateway.settings import GatewaySettings
     from penstock.gateway.sources import ConfigSource
@@ -85,6 +87,7 @@ class Gateway:
         place: Placement = spread,
         evidence: Callable[[Sequence[Evidence]], None] | None = None,
         session: Callable[[Gateway, int, str, Broker | None], Session] = Session,
+        tally: Tally | None = None,
     ) -> None:
         self._session = session
         self.settings = settings
@@ -92,7 +95,8 @@ class Gateway:
         self.source = source
         self.place = place
         self.evidence = evidence
-        self.doorkeeper = Doorkeeper(settings.bounds)
+        self.tally = tally or Tally()
+        self.doorkeeper = Doorkeeper(settings.bounds, self.tally)
         self.counted_by = Source(config.cluster, settings.gateway, os.urandom(8).hex())
         self.acks = Acks()
         self.telemetry = Telemetry()
@@ -357,8 +361,17 @@ class Gateway:
     def realm_of(self, tenant: LogicalClusterId) -> Realm:
         realm = self.realms.get(tenant)
         if realm is None:
-            realm = self.realms[tenant] = Realm(self.config.tenant_of[tenant], self._addresses(tenant))
+            realm = self.realms[tenant] = Realm(self._served(tenant), self._addresses(tenant))
         return realm
+
+    def _served(self, tenant: LogicalClusterId) -> Tenant:
+        """As this process serves it. Fetch sessions are split over the workers: beyond them a tenant pays
+        with bytes and nothing else, so nobody need be asked."""
+        found, workers = self.config.tenant_of[tenant], self.tally.workers
+        if workers == 1:
+            return found
+        most = -(-found.limits.fetch_sessions_max // workers)
+        return replace(found, limits=replace(found.limits, fetch_sessions_max=most))
 
     def outward_names(self, outward: Outward) -> Names:
         return outward
@@ -423,13 +436,12 @@ class Gateway:
             session.abort("its key is no longer valid")
         for tenant in list(self.realms):
             if tenant in config.tenant_of:
-                self.realms[tenant].settle(config.tenant_of[tenant], self._addresses(tenant))
+                self.realms[tenant].settle(self._served(tenant), self._addresses(tenant))
             else:
                 del self.realms[tenant]
         for session in self.sessions.values():
             if session.realm is not None:
                 session.asking.routes = routes(restricted=session.realm.restricted)
-        self.doorkeeper.forget(set(config.tenant_of))
         self.telemetry.forget(config.tenant_of)
         self.samples.forget(config.tenant_of)
 

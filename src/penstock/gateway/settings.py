@@ -10,6 +10,7 @@
     upstream_ca: ca.pem                     # left out: plaintext towards the brokers
     metrics_port: 28090                     # left out: none
     tenants_from: state                     # the cluster's `_penstock.state`; left out: this file
+    workers: 2                              # processes that serve the same ports; left out: 1
     gateways: 3                             # that share a quota until a coordinator says; left out: 1
     log_sample: 0.01                        # of requests and connections a line in the log; left out: none
     brokers:
@@ -52,6 +53,7 @@ from penstock.gateway.config import (
     Tenant,
     TenantLimits,
 )
+from penstock.gateway.tally import WORKERS_MAX
 from penstock.model.entities import GRANT_OPERATIONS, GRANT_PATTERNS, GRANT_RESOURCES, Grant, Role
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
 from penstock.model.events import Dimension
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
 _PROCESS_KEYS: Final = (
     "gateway", "cluster", "listen", "advertised_host", "platform_key", "routing", "domain", "port",
     "tls", "upstream_ca", "metrics_port", "brokers", "tenants", "tenants_from",
-    "gateways", "log_sample",
+    "gateways", "workers", "log_sample",
 )  # fmt: skip
 _BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits")
 _TENANT_KEYS: Final = (
@@ -115,7 +117,7 @@ class Routing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one process takes before it says no; each a bound on memory or on patience."""
+    """What a gateway takes before it says no; each a bound on memory or on patience."""
 
     connections_max: int = 20_000
     half_open_max: int = 2_000  # not logged in yet
@@ -148,6 +150,7 @@ class GatewaySettings:
     metrics_port: int | None = None
     tenants_from: TenantsFrom = TenantsFrom.FILE
     gateways: int = 1  # of this cluster, this one with them
+    workers: int = 1  # processes of this one
     log_sample: float = 0.0  # of tenants' requests and connections; see `sampling`
     bounds: Bounds = field(default_factory=Bounds)
 
@@ -241,6 +244,7 @@ def parse_gateway(
         metrics_port=None if metrics is None else at.integer("metrics_port", at_least=0, at_most=_PORT_MAX),
         tenants_from=TenantsFrom(tenants_from),
         gateways=at.integer("gateways", at_least=1, at_most=GATEWAYS_MAX, default=1),
+        workers=at.integer("workers", at_least=1, at_most=WORKERS_MAX, default=1),
         log_sample=at.share("log_sample", 0.0),
     )
     if settings.routing is Routing.SNI and settings.certificate is None:

@@ -113,6 +113,14 @@ class TenantQuota:
         self._look_ahead()
         return waiting
 
+    def elsewhere(self, use: Rates, now: float) -> None:
+        """So much of the same limits was used by others: whoever asks here next waits for it, too."""
+        if self._egress != UNLIMITED:
+            self._late({Dimension.EGRESS_BYTES: self._egress - self.egress_left}, now)
+        self._late(use, now)
+        self._egress = self.egress_left = self._free(Dimension.EGRESS_BYTES)
+        self._look_ahead()
+
     def retune(self, rates: Rates, now: float) -> None:
         """Other limits from now on; what was done before is charged by the old ones."""
         if self._usage is not None:

@@ -3,7 +3,8 @@
 A broker's limits are stated in the settings, or follow what waits while it is under pressure. On such a
 broker each tenant has a `Part`: what it does there, and what it is left with, in proportion to its quota.
 Once a second `Tuning.look` decides anew (`penstock.quota.tuning`). On any other broker there are no parts,
-and nothing is counted. Several gateways before one broker each hold what their own settings state.
+and nothing is counted. Several gateways before one broker each hold what their own settings state; the
+workers of one gateway hold it together, each an even split.
 """
 
 from __future__ import annotations
@@ -191,8 +192,9 @@ class BrokerTuning:
 class Tuning:
     """Of all brokers of one gateway: give it to the sessions, and run it."""
 
-    def __init__(self, quotas: Quotas) -> None:
+    def __init__(self, quotas: Quotas, *, workers: int = 1) -> None:
         self._quotas = quotas
+        self._workers = workers
         self._brokers: dict[int, BrokerTuning] = {}
 
     def __iter__(self) -> Iterator[tuple[int, BrokerTuning]]:
@@ -206,8 +208,11 @@ class Tuning:
         if tuning is None:
             if not broker.limits:
                 return None
-            tuning = self._brokers[int(broker.id)] = BrokerTuning(broker.limits)
+            tuning = self._brokers[int(broker.id)] = self._tuning(broker)
         return tuning.part(tenant, now)
+
+    def _tuning(self, broker: Broker) -> BrokerTuning:
+        return BrokerTuning({dimension: limit / self._workers for dimension, limit in broker.limits.items()})
 
     def look(self, gateway: Gateway, pressed: Mapping[int, float], now: float) -> None:
         """Once a second."""
@@ -216,7 +221,7 @@ class Tuning:
             waited = pressed.get(int(broker.id), 0.0)
             tuning = self._brokers.get(int(broker.id))
             if waited > WAIT_SECONDS and tuning is None:
-                self._brokers[int(broker.id)] = BrokerTuning(broker.limits)
+                self._brokers[int(broker.id)] = self._tuning(broker)
                 self._attach(gateway, broker)
             elif tuning is not None:
                 tuning.look(lambda tenant: self._rates(tenants.get(tenant)), waited, now)

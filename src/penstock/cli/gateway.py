@@ -46,9 +46,6 @@ from penstock.model.errors import Exit
 from penstock.model.errors.gateway import GatewayNotRunning
 from penstock.model.errors.settings import ExtraMissing
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
-
 app = App(name="gateway", help="Tenants' way to Kafka: serve, look, drain, provision, make keys.")
 
 GARBAGE_CHECKED_EVERY = 20_000  # allocations; only ended connections leave cycles, of some fifty objects each

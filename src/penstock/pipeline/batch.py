@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from penstock.model import faults
-from penstock.model.errors.pipeline import FieldsUnknown, SparkFailed
+from penstock.model.errors.pipeline import FieldsUnknown
 from penstock.pipeline.columns import (
     DELETED,
     ERROR,
@@ -25,8 +25,8 @@ from penstock.pipeline.columns import (
     Evolve,
 )
 from penstock.pipeline.decoders import decoder_of
+from penstock.pipeline.failure import named, naming
 from penstock.pipeline.job import Mode
-from penstock.pipeline.lake import first_line
 from penstock.pipeline.ledger import is_done
 from penstock.pipeline.reading import Rows, new_fields
 from penstock.pipeline.reading.own import OwnRows
@@ -100,7 +100,11 @@ class BatchWriter:
         return type(schema)([field for field in schema if field.name != DELETED])
 
     def write(self, records: DataFrame, commit: Commit) -> Written:
-        """The batch, once. Raises FieldsUnknown, SparkFailed, and whatever forbids going on."""
+        """The batch, once. Raises FieldsUnknown, SparkFailed, RoomMissing."""
+        with naming(f"batch {commit.batch} of {self.job.name}"):
+            return self._write(records, commit)
+
+    def _write(self, records: DataFrame, commit: Commit) -> Written:
         faults.reach(BATCH_BEGUN)
         table = self.job.sink.table
         repeated = is_done(commit, self.tables.newest(table, query=commit.query))
@@ -130,11 +134,7 @@ class BatchWriter:
             except Exception as error:
                 fields = new_fields(str(error))
                 if fields is None:
-                    raise SparkFailed(
-                        what=f"batch {commit.batch} of {self.job.name}",
-                        reason=first_line(error),
-                        log=_whole(error),
-                    ) from error
+                    raise named(error, f"batch {commit.batch} of {self.job.name}") from error
                 self._evolve(fields)
                 continue
             return int(counter.value)
@@ -211,7 +211,3 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     found: pa.Schema = to_arrow_schema(schema)
     return found
-
-
-def _whole(error: BaseException) -> str:
-    return str(error).strip()[-2000:]

@@ -29,6 +29,7 @@ from penstock.pipeline.failure import named, naming
 from penstock.pipeline.job import Mode
 from penstock.pipeline.ledger import is_done
 from penstock.pipeline.reading import Rows, new_fields
+from penstock.pipeline.reading.newest import newest_rows
 from penstock.pipeline.reading.own import OwnRows
 from penstock.pipeline.upsert import upsert
 
@@ -183,9 +184,11 @@ class BatchWriter:
             out = arrow_schema(session.createDataFrame([], ddl).schema)
             required = self.job.sink.key if self.job.transform is None else ()
             function = Rows(decoder, out, key=source.key, headers=source.headers, required=required)
+        by = self.job.sink.key if reader is None and self.job.transform is None else ()
 
         def mapped(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return function(blocks, note)  # type: ignore[no-any-return]  # pyarrow has no types
+            made: Iterator[pa.RecordBatch] = function(blocks, note)
+            return newest_rows(made, by) if by else made
 
         return records.select(*wanted).mapInArrow(mapped, ddl)
 

@@ -108,6 +108,8 @@ def session_options(engine: Engine, scratch: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_RECORDS_MAX),
         "spark.sql.adaptive.enabled": "true",
+        # Upserts have dropped old rows of a key already: to sort before the shuffle as well drops few more.
+        "spark.sql.optimizer.windowGroupLimitThreshold": "-1",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -23,6 +23,7 @@ from penstock.model.errors.pipeline import TableMissing
 from penstock.model.errors.settings import ExtraMissing, SettingInvalid
 
 if TYPE_CHECKING:
+    from penstock.pipeline.job import Job
     from penstock.pipeline.runner import Outcome, Runner
     from penstock.pipeline.settings import PipelineSettings
     from penstock.pipeline.status import JobStatus
@@ -125,30 +126,30 @@ def schedule(
     """
     _need_spark()
     from penstock.pipeline.jobs import all_jobs
-    from penstock.pipeline.schedule import Past, plan
+    from penstock.pipeline.schedule import keep_time
 
     wanted, runner = _runner(settings, master, options)
-    jobs = all_jobs(wanted)
-    past: dict[str, Past] = {}
-    failed = False
     with _until_signal() as stopped:
-        while not stopped():
-            due = plan(jobs.values(), past, time.time())
-            if not due or (once and len(past) == len(due)):
-                break
-            if due[0].at > time.time():
-                time.sleep(min(1.0, due[0].at - time.time()))
-                continue
-            name = due[0].job
-            failures = past[name].failures if name in past else 0
-            try:
-                _show_outcome(runner.run(jobs[name], stopped=stopped), options)
-                past[name] = Past(time.time())
-            except PenstockError as error:
-                failed = True
-                tell(f"[red]{name}[/]: {plain(str(error))}")
-                past[name] = Past(time.time(), failures + 1)
-    return Exit.FAILED if once and failed else Exit.FINE
+
+        def carry_out(job: Job) -> None:
+            _show_outcome(runner.run(job, stopped=stopped), options)
+
+        def failed(job: Job, error: PenstockError) -> None:
+            tell(f"[red]{job.name}[/]: {plain(str(error))}")
+            if not runner.alive():  # whoever started this starts it again; without Spark every run would fail
+                raise error
+
+        jobs = all_jobs(wanted).values()
+        well = keep_time(jobs, carry_out, clock=_Clock(), stopped=stopped, failed=failed, once=once)
+    return Exit.FAILED if once and not well else Exit.FINE
+
+
+class _Clock:
+    def now(self) -> float:
+        return time.time()
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 @app.command
@@ -381,11 +382,9 @@ def rebuild(
     _need_spark()
     from penstock.cli.olep import find_application
     from penstock.olep.codec import JsonCodec
-    from penstock.olep.store.sqlite import SqliteStores
     from penstock.pipeline.access import connection_for, settings_for
     from penstock.pipeline.kafka import committed_by, look_at
-    from penstock.pipeline.rebuild import Task, kafka_form
-    from penstock.pipeline.rebuild import rebuild as fold
+    from penstock.pipeline.rebuild import Task, kafka_form, rebuild_files
 
     found = find_application(application)
     if state.exists() and any(state.iterdir()):
@@ -399,7 +398,7 @@ def rebuild(
     task = Task(found, log or topic, kafka_form(facts.id), JsonCodec(), facts.end, sent)
     with progress(f"folding {topic}"):
         work = wanted.state / "rebuild" / found.name / facts.id
-        done = fold(runner.session, connection, facts, task, work, SqliteStores(state))
+        done = rebuild_files(runner.session, connection, facts, task, work, state)
     show(asdict(done), options.form, table_of([asdict(done)], {"ROWS": "rows", "TO SEND": "outgoing"}))
     return Exit.FINE
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from penstock.model.errors.pipeline import JobInvalid, RangeInvalid, SparkFailed
+from penstock.model.errors.pipeline import JobInvalid, RangeInvalid
 from penstock.pipeline.batch import BatchWriter
 from penstock.pipeline.columns import DELETED, OFFSET, PARTITION
 from penstock.pipeline.derive import derive
+from penstock.pipeline.failure import naming
 from penstock.pipeline.job import Mode, Sink
 from penstock.pipeline.kafka import offsets_option, source_options
-from penstock.pipeline.lake import first_line
 from penstock.pipeline.upsert import upsert
 
 if TYPE_CHECKING:
@@ -71,25 +71,19 @@ def chosen_range(topic: TopicFacts, job: str, start: str | None, end: str | None
 def backfill(
     tables: Tables, job: Job, connection: Connection, topic: TopicFacts, start: str | None, end: str | None
 ) -> Refilled:
-    """Raises RangeInvalid, JobInvalid for a job whose rows do not know their offsets, SparkFailed."""
+    """Raises RangeInvalid, JobInvalid for rows that do not know their offsets, SparkFailed, RoomMissing."""
     begin, until = chosen_range(topic, job.name, start, end)
     writer = BatchWriter(job, tables)
     writer.prepare()
     records = _records(tables, job, connection, begin, until)
     rows = writer.rows(records, lambda _: None)
     said = {BACKFILL: job.name}
-    try:
+    with naming(f"backfill of {job.name}"):
         count = records.count()
         _put(tables, job, writer.good(rows), said)
         rejected = _renew_rejected(tables, job, writer.bad(rows), begin, until, said)
         if job.derived:
             derive(job, tables)
-    except JobInvalid:
-        raise
-    except Exception as error:
-        raise SparkFailed(
-            what=f"backfill of {job.name}", reason=first_line(error), log=str(error)[-2000:]
-        ) from error
     return Refilled(job.name, count, rejected, begin, until)
 
 

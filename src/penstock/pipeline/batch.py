@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from penstock.model import faults
-from penstock.model.errors.pipeline import FieldsUnknown, SparkFailed
+from penstock.model.errors.pipeline import FieldsUnknown
 from penstock.pipeline.columns import (
     DELETED,
     ERROR,
@@ -25,10 +25,11 @@ from penstock.pipeline.columns import (
     Evolve,
 )
 from penstock.pipeline.decoders import decoder_of
+from penstock.pipeline.failure import named, naming
 from penstock.pipeline.job import Mode
-from penstock.pipeline.lake import first_line
 from penstock.pipeline.ledger import is_done
 from penstock.pipeline.reading import Rows, new_fields
+from penstock.pipeline.reading.newest import newest_rows
 from penstock.pipeline.reading.own import OwnRows
 from penstock.pipeline.upsert import upsert
 
@@ -100,7 +101,11 @@ class BatchWriter:
         return type(schema)([field for field in schema if field.name != DELETED])
 
     def write(self, records: DataFrame, commit: Commit) -> Written:
-        """The batch, once. Raises FieldsUnknown, SparkFailed, and whatever forbids going on."""
+        """The batch, once. Raises FieldsUnknown, SparkFailed, RoomMissing."""
+        with naming(f"batch {commit.batch} of {self.job.name}"):
+            return self._write(records, commit)
+
+    def _write(self, records: DataFrame, commit: Commit) -> Written:
         faults.reach(BATCH_BEGUN)
         table = self.job.sink.table
         repeated = is_done(commit, self.tables.newest(table, query=commit.query))
@@ -130,11 +135,7 @@ class BatchWriter:
             except Exception as error:
                 fields = new_fields(str(error))
                 if fields is None:
-                    raise SparkFailed(
-                        what=f"batch {commit.batch} of {self.job.name}",
-                        reason=first_line(error),
-                        log=_whole(error),
-                    ) from error
+                    raise named(error, f"batch {commit.batch} of {self.job.name}") from error
                 self._evolve(fields)
                 continue
             return int(counter.value)
@@ -183,9 +184,11 @@ class BatchWriter:
             out = arrow_schema(session.createDataFrame([], ddl).schema)
             required = self.job.sink.key if self.job.transform is None else ()
             function = Rows(decoder, out, key=source.key, headers=source.headers, required=required)
+        by = self.job.sink.key if reader is None and self.job.transform is None else ()
 
         def mapped(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return function(blocks, note)  # type: ignore[no-any-return]  # pyarrow has no types
+            made: Iterator[pa.RecordBatch] = function(blocks, note)
+            return newest_rows(made, by) if by else made
 
         return records.select(*wanted).mapInArrow(mapped, ddl)
 
@@ -211,7 +214,3 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     found: pa.Schema = to_arrow_schema(schema)
     return found
-
-
-def _whole(error: BaseException) -> str:
-    return str(error).strip()[-2000:]

@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 
 
 def read_checkpoint(job: str, directory: Path, topic: str) -> Checkpoint | None:
-    """None if there is none yet. Raises CheckpointDamaged."""
+    """None if there is none yet. Raises CheckpointDamaged.
+
+    Spark writes who the query is before it plans a batch: a directory without either is what a crash
+    (or a full disk) left of a first start, and as good as none.
+    """
     if not directory.exists() or not any(directory.iterdir()):
         return None
     try:
-        query = str(json.loads((directory / "metadata").read_text())["id"])
         finished, planned = _newest(directory / "commits"), _newest(directory / "offsets")
+        if not (directory / "metadata").exists() and finished < 0 and planned < 0:
+            return None
+        query = str(json.loads((directory / "metadata").read_text())["id"])
         end = planned_offsets(directory, finished, topic) if finished >= 0 else {}
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"

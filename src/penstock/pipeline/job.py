@@ -130,6 +130,13 @@ class Job:
             self.source.batch_offsets_max > 0, "batch", self.source.batch_offsets_max, "expected one or more"
         )
 
+        self._require(
+            self.every_seconds is None or self.every_seconds > 0,
+            "every_seconds",
+            self.every_seconds,
+            "expected one or more",
+        )
+
     def _require(self, holds: bool, key: str, value: object, expected: str) -> None:
         if not holds:
             raise JobInvalid(where=f"job {self.name}", key=key, value=value, expected=expected)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.model.errors.pipeline import LakeUnusable, SchemaConflict
+from penstock.model.errors.pipeline import LakeUnusable, RoomMissing, SchemaConflict
+from penstock.pipeline.failure import first_line, named
 from penstock.pipeline.ledger import BATCH, JOB, QUERY, Commit
 from penstock.pipeline.session import CATALOG
 
@@ -74,7 +75,8 @@ class Tables:
 
     def columns(self, table: str) -> dict[str, str]:
         """Name → type, as the table is now."""
-        return {f.name: f.dataType.simpleString() for f in self.frame(table).schema}
+        with self._usable():
+            return {f.name: f.dataType.simpleString() for f in self.frame(table).schema}
 
     def check(self, job: str, table: str, schema: StructType) -> None:
         """Raises SchemaConflict if a column that will be written has another type, or is not there."""
@@ -148,13 +150,7 @@ class Tables:
         try:
             yield
         except Exception as error:
+            ours = named(error, f"the lake at {self.where}")
+            if isinstance(ours, RoomMissing):
+                raise ours from error
             raise LakeUnusable(where=self.where, reason=first_line(error)) from error
-
-
-def first_line(error: BaseException) -> str:
-    """What Spark or Java said, without its stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for line in lines:
-        if line.startswith("Caused by:"):
-            return line.removeprefix("Caused by:").strip()[:300]
-    return (lines or [type(error).__name__])[0][:300]

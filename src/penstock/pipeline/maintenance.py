@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from penstock.model import faults
+from penstock.pipeline.failure import naming
 from penstock.pipeline.ledger import BATCH, JOB, SOURCE_SNAPSHOT
 from penstock.pipeline.session import CATALOG
 
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.lake import Tables
 
+COMPACTED: Final = faults.declare(
+    "pipeline.maintain.compacted", "files are compacted, no commit is expired and no file removed"
+)
+EXPIRED: Final = faults.declare(
+    "pipeline.maintain.expired", "old commits are expired, files that nobody knows are still there"
+)
 SNAPSHOTS_KEPT_MIN: Final = 20
 SNAPSHOT_DAYS_KEPT: Final = 5.0
 ORPHAN_DAYS_MIN: Final = 3.0  # younger files may belong to a commit that is under way
@@ -60,7 +68,12 @@ def maintain(
     days: float = SNAPSHOT_DAYS_KEPT,
     orphan_days: float = ORPHAN_DAYS_MIN,
 ) -> Kept:
-    """Compacts, expires and cleans one table. Raises whatever Spark does; the table stays whole."""
+    """Compacts, expires and cleans one table. Raises SparkFailed, RoomMissing; the table stays whole."""
+    with naming(f"maintenance of {table}"):
+        return _maintain(tables, table, now, days, orphan_days)
+
+
+def _maintain(tables: Tables, table: str, now: datetime, days: float, orphan_days: float) -> Kept:
     session = tables.session
     files, history = _files(tables, table), list(tables.snapshots(table))
     session.sql(
@@ -68,12 +81,14 @@ def maintain(
         f"'target-file-size-bytes', '{FILE_BYTES}', 'min-input-files', '2', 'delete-file-threshold', '1'))"
     ).collect()
     session.sql(f"CALL {CATALOG}.system.rewrite_manifests('{table}')").collect()
+    faults.reach(COMPACTED)
     keep = max(SNAPSHOTS_KEPT_MIN, snapshots_to_keep(tables.snapshots(table)))
     older = (now - timedelta(days=days)).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
     session.sql(
         f"CALL {CATALOG}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{older}', "
         f"retain_last => {keep})"
     ).collect()
+    faults.reach(EXPIRED)
     # By the real clock, whatever `now` is: the files of a commit under way are young by that alone.
     before = (datetime.now(UTC) - timedelta(days=orphan_days)).strftime("%Y-%m-%d %H:%M:%S.%f")
     orphans = session.sql(

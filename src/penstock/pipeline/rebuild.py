@@ -6,26 +6,34 @@ partition of the log is one key of the state, so that its events are decided in 
 
 The result is a store for each partition as an executor opens it: the state at the position, and in
 the outbox what the events from `sent` on emit, which the executor sends first. Receivers know what
-they have seen. A killed rebuild goes on from its checkpoint; a store appears when it is whole.
+they have seen.
+
+A killed rebuild goes on from its checkpoint, to the position it set out for: what came to the log
+since is the executor's. A store appears when it is whole, and the work is removed with the last.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from penstock.fleet.layout import write_atomically
+from penstock.model import faults
 from penstock.model.errors.olep import HistoryMissing
-from penstock.model.errors.pipeline import SparkFailed
 from penstock.olep.event import Record
 from penstock.olep.fold import LAYER_TABLES, Batch, Fold, Outgoing, Source, Watch
+from penstock.olep.store import fingerprint
+from penstock.olep.store.sqlite import SqliteStores
+from penstock.pipeline.failure import naming
 from penstock.pipeline.kafka import offsets_option, security_options
-from penstock.pipeline.lake import first_line
+from penstock.pipeline.ledger import read, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,6 +49,12 @@ if TYPE_CHECKING:
     from penstock.pipeline.ledger import Offsets, TopicFacts
     from penstock.pipeline.settings import Connection
 
+BATCH_FOLDED: Final = faults.declare(
+    "pipeline.rebuild.folded", "a batch of events is folded, the checkpoint does not know yet"
+)
+STORE_WRITTEN: Final = faults.declare(
+    "pipeline.rebuild.stored", "the log is folded, and the store of one partition more is written"
+)
 BATCH_EVENTS_MAX: Final = 500_000
 OUTGOING_DDL: Final = "partition int, position bigint, log string, key binary, value binary"
 _BYTES: Final = "~"
@@ -56,6 +70,7 @@ class Task:
     codec: Codec
     until: Offsets
     sent: Offsets  # what lies below was sent by an executor before
+    batch_events_max: int = BATCH_EVENTS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +166,48 @@ def rebuild(
     directory: Path,
     stores: Stores,
 ) -> Rebuilt:
-    """Folds on Spark, then writes a store for each partition. Raises HistoryMissing, SparkFailed."""
+    """Folds on Spark, then writes a store for each partition, where there is none.
+
+    Raises HistoryMissing, SparkFailed, RoomMissing.
+    """
     for partition, start in topic.start.items():
         if start > 0:
             raise HistoryMissing(topic=topic.name, partition=partition, start=start, position=0)
-    _fold(session, connection, topic, task, directory)
-    return _hand_over(session, task, directory, stores)
+    with naming(f"the rebuild of {task.application.name}"):
+        task = _begun(task, directory)
+        _fold(session, connection, topic, task, directory)
+        done = _hand_over(session, task, directory, stores)
+        shutil.rmtree(directory)
+    return done
+
+
+def rebuild_files(
+    session: SparkSession, connection: Connection, topic: TopicFacts, task: Task, directory: Path, state: Path
+) -> Rebuilt:
+    """The same into SQLite files. Their directory appears when all of them are whole."""
+    part = state.with_name(f"{state.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    done = rebuild(session, connection, topic, task, directory, SqliteStores(part))
+    part.replace(state)
+    return done
+
+
+def _begun(task: Task, directory: Path) -> Task:
+    """The task as it was begun; work for other tables is of no use, and removed.
+
+    The end may not move: events beyond it were left out of batches that will not be folded again.
+    """
+    path = directory / "task.json"
+    tables = fingerprint(task.application.tables)
+    if path.exists():
+        begun = json.loads(path.read_text())
+        if begun["tables"] == tables:
+            return replace(task, until=read(begun["until"]), sent=read(begun["sent"]))
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    begun = {"tables": tables, "until": written(task.until), "sent": written(task.sent)}
+    write_atomically(path, json.dumps(begun))
+    return task
 
 
 def _fold(
@@ -166,7 +217,7 @@ def _fold(
         "subscribe": topic.name,
         "startingOffsets": offsets_option(topic.name, dict.fromkeys(topic.start, 0)),
         "kafka.isolation.level": "read_committed",
-        "maxOffsetsPerTrigger": str(BATCH_EVENTS_MAX),
+        "maxOffsetsPerTrigger": str(task.batch_events_max),
     }
     records = session.readStream.format("kafka").options(**options).load()
     inside = F.lit(False)
@@ -179,19 +230,16 @@ def _fold(
 
     def keep(frame: DataFrame, batch: int) -> None:
         frame.write.mode("overwrite").parquet(str(directory / "outgoing" / f"batch={batch}"))
+        faults.reach(BATCH_FOLDED)
 
-    try:
-        query = (
-            emitted.writeStream.foreachBatch(keep)
-            .option("checkpointLocation", str(directory / "checkpoint"))
-            .outputMode("append")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-    except Exception as error:
-        what = f"the rebuild of {task.application.name}"
-        raise SparkFailed(what=what, reason=first_line(error), log=str(error)[-2000:]) from error
+    query = (
+        emitted.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 def _hand_over(session: SparkSession, task: Task, directory: Path, stores: Stores) -> Rebuilt:
@@ -217,6 +265,7 @@ def _hand_over(session: SparkSession, task: Task, directory: Path, stores: Store
             store.commit(Batch(end, changes, {}, kept), sent=task.sent.get(partition, 0))
         finally:
             store.close()
+        faults.reach(STORE_WRITTEN)
     return Rebuilt(dict(task.until), count, sum(map(len, outgoing.values())))
 
 

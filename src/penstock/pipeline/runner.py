@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.fleet.layout import write_atomically
 from penstock.model.errors import PenstockError
-from penstock.model.errors.pipeline import JobBusy, SparkFailed
+from penstock.model.errors.pipeline import JobBusy
 from penstock.pipeline.batch import BatchWriter
 from penstock.pipeline.checkpoint import planned_offsets, read_checkpoint
 from penstock.pipeline.derive import derive
+from penstock.pipeline.failure import SPARK_ERRORS, named, naming
 from penstock.pipeline.kafka import look_at, offsets_option, publish_position, source_options
-from penstock.pipeline.lake import Tables, first_line
+from penstock.pipeline.lake import Tables
 from penstock.pipeline.ledger import Commit, behind, read, where_to_start, written
 from penstock.pipeline.status import JobStatus, State, job_files, write_status
 from penstock.pipeline.view import LakeView
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.3
 PUBLISH_SECONDS: Final = 5.0
 LIVE_TRIGGER_SECONDS: Final = 10
+LIVE_DERIVE_SECONDS: Final = 60.0  # how old derived tables of a live job become
+ERROR_CHARACTERS_MAX: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +85,52 @@ class Runner:
     ) -> Outcome:
         """One run to its end; a live one until `stopped`. Raises what the catalogue has under 80xx."""
         files = job_files(self.settings.state, job.name)
-        with only_run(files, job.name):
-            said = JobStatus(job.name, State.RUNNING, os.getpid(), _now_ms(), _now_ms())
-            write_status(files, said)
+        with naming(job.name), only_run(files, job.name):
+            run = _Run(self, job, files, observe)
             try:
-                outcome = _Run(self, job, files, said, observe).carry_out(live, accept_loss, stopped)
+                with naming(job.name):
+                    return run.carry_out(live, accept_loss, stopped)
             except BaseException as error:
                 text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-                write_status(files, replace(said, state=State.FAILED, updated_ms=_now_ms(), error=text[:500]))
+                with contextlib.suppress(OSError):  # a full disk has no room for saying so
+                    run.keep(state=State.FAILED, error=text[:ERROR_CHARACTERS_MAX])
                 raise
-            return outcome
+
+    def alive(self) -> bool:
+        """Whether there is a Spark to run anything on."""
+        try:
+            context: Any = self.session.sparkContext._jsc
+            return context is not None and not context.sc().isStopped()
+        except SPARK_ERRORS:
+            return False
 
 
 class _Run:
     """One run of one job."""
 
     def __init__(
-        self, runner: Runner, job: Job, files: JobFiles, said: JobStatus, observe: Callable[[JobStatus], None]
+        self, runner: Runner, job: Job, files: JobFiles, observe: Callable[[JobStatus], None]
     ) -> None:
         self.runner = runner
         self.job = job
         self.files = files
-        self.said = said
+        self.said = JobStatus(job.name, State.RUNNING, os.getpid(), _now_ms())
+        self.rejected = 0  # added to by the thread of the batches; the rest of what is said, by the other one
         self.observe = observe
         self.writer = BatchWriter(job, runner.tables)
         self.failure: BaseException | None = None
         self.repeated = 0
-        self.passes: dict[int, int] = {}
+        self.passes: dict[int, int] = {}  # batch → how often its records were read; until it is counted
+        self.counted = -1  # the newest batch whose records are in the figures
         self.done: Offsets = {}
         self.published_at = 0.0
+        self.renewed = 0  # derived tables
+        self.derived_at = time.monotonic()
 
     def carry_out(self, live: bool, accept_loss: bool, stopped: Callable[[], bool]) -> Outcome:
         job, tables = self.job, self.runner.tables
-        topic = asyncio.run(look_at(self.runner.connection, job.source.topic, job=job.name))
+        self.keep()
+        self.topic = topic = self._look()
         self.writer.prepare()
         checkpoint = read_checkpoint(job.name, self.files.checkpoint, topic.name)
         last = tables.newest(job.sink.table, job=job.name)
@@ -133,13 +149,13 @@ class _Run:
         if start.offsets is not None:
             write_atomically(self.files.begin, written(start.offsets))
         self._stream(topic, start.offsets, live=live, accept_loss=accept_loss, stopped=stopped)
-        renewed = derive(job, tables) if job.derived else 0
-        topic = asyncio.run(look_at(self.runner.connection, job.source.topic, job=job.name))
-        self._publish(topic)
-        self._say(state=State.IDLE, behind=behind(topic, self.done))
+        self._derive()
+        self.topic = self._look()
+        self._publish()
+        self.say(state=State.IDLE, behind=behind(self.topic, self.done))
         said = self.said
         return Outcome(
-            job.name, said.batches, said.rows, said.rejected, self.repeated, renewed,
+            job.name, said.batches, said.rows, said.rejected, self.repeated, self.renewed,
             said.behind or 0, self.done,
             dict(start.lost),
         )  # fmt: skip
@@ -177,17 +193,21 @@ class _Run:
         )
         try:
             while not query.awaitTermination(POLL_SECONDS):
-                self._show(query, topic)
+                self._show(query)
                 if stopped():
                     break
+                if live and time.monotonic() - self.derived_at > LIVE_DERIVE_SECONDS:
+                    self._derive()
+            _end(query)
+            self._show(query)
         except Exception as error:
+            _end(query)
             if self.failure is not None:
                 raise self.failure from None
-            raise SparkFailed(what=self.job.name, reason=first_line(error), log=str(error)[-2000:]) from error
-        finally:
-            if query.isActive:
-                query.stop()
-        self._show(query, topic)
+            raise named(error, self.job.name) from error
+        except BaseException:
+            _end(query)
+            raise
 
     def _batch(self, frame: DataFrame, batch: int, topic: TopicFacts) -> None:
         directory = self.files.checkpoint
@@ -200,30 +220,65 @@ class _Run:
         outcome = self.writer.write(frame, commit)
         self.repeated += outcome.repeated
         self.passes[batch] = outcome.passes
-        self.said = replace(self.said, rejected=self.said.rejected + outcome.rejected)
+        self.rejected += outcome.rejected
         self.done = end
 
-    def _show(self, query: Any, topic: TopicFacts) -> None:
-        recent = {each["batchId"]: each for each in query.recentProgress if each["numInputRows"]}
-        # Spark counts records each time that they are read.
-        rows = sum(each["numInputRows"] // self.passes.get(batch, 1) for batch, each in recent.items())
-        if rows != self.said.rows or len(recent) != self.said.batches:
-            self._say(rows=rows, batches=len(recent), behind=behind(topic, self.done))
+    def _show(self, query: Any) -> None:
+        """Adds up what was read. Spark remembers the last hundred batches alone."""
+        rows, batches = self.said.rows, self.said.batches
+        for each in query.recentProgress:
+            batch = each["batchId"]
+            if each["numInputRows"] and batch > self.counted:
+                # Spark counts records each time that they are read.
+                rows += each["numInputRows"] // self.passes.pop(batch, 1)
+                batches, self.counted = batches + 1, batch
+        moved = batches != self.said.batches
         if time.monotonic() - self.published_at > PUBLISH_SECONDS and self.done:
-            self._publish(topic)
+            with contextlib.suppress(PenstockError):  # a cluster that is away stops no batch by itself
+                self.topic = self._look()
+            self._publish()
+            moved = moved or behind(self.topic, self.done) != self.said.behind
+        if moved:
+            self.say(rows=rows, batches=batches, behind=behind(self.topic, self.done))
 
-    def _publish(self, topic: TopicFacts) -> None:
+    def _look(self) -> TopicFacts:
+        return asyncio.run(look_at(self.runner.connection, self.job.source.topic, job=self.job.name))
+
+    def _derive(self) -> None:
+        """After a run; in one that goes on, every now and then beside its batches."""
+        if self.job.derived:
+            self.renewed += derive(self.job, self.runner.tables)
+        self.derived_at = time.monotonic()
+
+    def _publish(self) -> None:
         """For readers alone: a cluster that refuses it (a login without the right) stops nothing."""
         self.published_at = time.monotonic()
         if self.done:
             with contextlib.suppress(PenstockError):
-                asyncio.run(publish_position(self.runner.connection, self.job.name, topic.name, self.done))
+                connection = self.runner.connection
+                asyncio.run(publish_position(connection, self.job.name, self.topic.name, self.done))
 
-    def _say(self, **changes: Any) -> None:
+    def keep(self, **changes: Any) -> None:
+        """Writes how it goes, for `penstock pipeline status`."""
         offsets = {str(partition): offset for partition, offset in sorted(self.done.items())}
-        self.said = replace(self.said, updated_ms=_now_ms(), offsets=offsets, **changes)
-        write_status(self.files, self.said)
+        said = replace(self.said, updated_ms=_now_ms(), rejected=self.rejected, offsets=offsets, **changes)
+        self.said = said
+        write_status(self.files, said)
+
+    def say(self, **changes: Any) -> None:
+        """And tells whoever watches."""
+        self.keep(**changes)
         self.observe(self.said)
+
+
+def _end(query: Any) -> None:
+    """Stops a query that runs; one whose Java is gone does not."""
+    try:
+        active = query.isActive
+    except SPARK_ERRORS:
+        return
+    if active:
+        query.stop()
 
 
 @contextmanager

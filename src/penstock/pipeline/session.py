@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 import zipfile
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 CATALOG: Final = "lake"
 ARROW_RECORDS_MAX: Final = 50_000  # of a block handed to a Python worker
 LOOPBACK: Final = "127.0.0.1"
+ROOM_BYTES_MIN: Final = 1 << 16
 SQLITE_BUSY_MS: Final = 60_000
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
@@ -61,7 +63,7 @@ def _first_session(engine: Engine, scratch: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if stays_here(engine.master):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    scratch.mkdir(parents=True, exist_ok=True)
+    _make_room(scratch)
     builder: Any = SparkSession.builder
     for key, value in session_options(engine, scratch).items():
         builder = builder.config(key, value)
@@ -75,6 +77,16 @@ def _first_session(engine: Engine, scratch: Path) -> SparkSession:
     if not is_local(engine.master):
         session.sparkContext.addPyFile(str(package_archive(scratch)))
     return session
+
+
+def _make_room(scratch: Path) -> None:
+    """Spark that finds no room for its own files ends without a word, so it is looked for before."""
+    from penstock.pipeline.failure import naming
+
+    with naming(f"Spark's own files in {scratch}"):
+        scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=scratch) as file:
+            file.write(bytes(ROOM_BYTES_MIN))
 
 
 def session_options(engine: Engine, scratch: Path) -> dict[str, str]:
@@ -96,6 +108,8 @@ def session_options(engine: Engine, scratch: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_RECORDS_MAX),
         "spark.sql.adaptive.enabled": "true",
+        # Upserts have dropped old rows of a key already: to sort before the shuffle as well drops few more.
+        "spark.sql.optimizer.windowGroupLimitThreshold": "-1",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -6,7 +6,10 @@ record that is not older than it. A key must stay on one partition of its topic,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
 
 from penstock.pipeline.columns import DELETED, OFFSET
 
@@ -19,13 +22,17 @@ if TYPE_CHECKING:
     from penstock.pipeline.lake import Tables
 
 
-def newest_by_key(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """One row for each key: that of the highest offset."""
-    from pyspark.sql import functions as F
+_RANK: Final = "penstock_rank"
 
-    others = [name for name in rows.columns if name not in key]
-    newest = F.max_by(F.struct(*others), F.col(OFFSET)).alias("newest")
-    return rows.groupBy(*key).agg(newest).select(*key, "newest.*").select(*rows.columns)
+
+def newest_by_key(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
+    """One row for each key: that of the highest offset.
+
+    Rows are shuffled and sorted once, by the key, and that is the order in which the table is joined.
+    An aggregate over whole rows would sort them before the shuffle as well.
+    """
+    newest = F.row_number().over(Window.partitionBy(*key).orderBy(F.desc(OFFSET)))
+    return rows.withColumn(_RANK, newest).filter(F.col(_RANK) == 1).drop(_RANK)
 
 
 def upsert(tables: Tables, rows: DataFrame, sink: Sink, said: Mapping[str, str]) -> None:

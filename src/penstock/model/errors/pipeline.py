@@ -141,3 +141,12 @@ class JobBusy(PenstockError):
     retriable = True
     text = "{job}: another run of it is under way in {directory}"
     hint = "Wait for it to end, or stop it: two runs of one job would only get in each other's way."
+
+
+class RoomMissing(PenstockError):
+    code = "PEN-8018"
+    fault = Fault.UPSTREAM
+    retriable = True
+    exit_code = Exit.UNHEALTHY
+    text = "{what}: there is no room left on a disk: {reason}"
+    hint = "Make room where the lake and the state of the pipeline lie, then run it again: nothing was lost."

@@ -1,0 +1,81 @@
+"""What Spark, Java and the disk say when something fails, as an error of ours.
+
+The same fault comes in many forms: a full disk is an `OSError` to Python, a stack of causes from an
+executor, a code from SQLite. Whoever runs a job needs one name for it.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from penstock.model.errors import PenstockError
+from penstock.model.errors.pipeline import RoomMissing, SparkFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
+LOG_CHARACTERS_MAX: Final = 2000
+REASON_CHARACTERS_MAX: Final = 300
+CAUSES_MAX: Final = 20  # of one error: Java lets a cause be its own
+_CAUSE: Final = "Caused by:"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+# As the C library, Hadoop and SQLite put it.
+_FULL_WORDS: Final = ("no space left on device", "disk quota exceeded", "sqlite_full", "disk is full")
+
+
+def named(error: BaseException, what: str) -> PenstockError:
+    """The error of ours for what befell `what`."""
+    if isinstance(error, PenstockError):
+        return error
+    lines = told(error)
+    full = next((line for line in lines if any(words in line.lower() for words in _FULL_WORDS)), None)
+    if full is None and isinstance(error, OSError) and error.errno in _FULL:
+        full = str(error)
+    if full is not None:
+        return RoomMissing(what=what, reason=_short(full))
+    return SparkFailed(what=what, reason=first_line(error), log=str(error).strip()[-LOG_CHARACTERS_MAX:])
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Errors of Spark and of a full disk get their name; everything else passes as it is."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        raise named(error, what) from error
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise named(error, what) from error
+
+
+def told(error: BaseException) -> list[str]:
+    """All lines of it, and of its causes in Java, which Python is not told unasked."""
+    lines = str(error).splitlines()
+    try:
+        cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+        for _ in range(CAUSES_MAX):
+            if cause is None:
+                break
+            lines += str(cause.toString()).splitlines()
+            cause = cause.getCause()
+    except SPARK_ERRORS:
+        return lines  # Java itself is gone
+    return lines
+
+
+def first_line(error: BaseException) -> str:
+    """What Spark or Java said, without its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = next((line for line in lines if line.startswith(_CAUSE)), None)
+    return _short(cause or (lines or [type(error).__name__])[0])
+
+
+def _short(line: str) -> str:
+    return line.strip().removeprefix(_CAUSE).strip()[:REASON_CHARACTERS_MAX]

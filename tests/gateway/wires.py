@@ -47,6 +47,9 @@ class Wire:
     def resume_reading(self) -> None:
         self.reading = True
 
+    def set_protocol(self, protocol: object) -> None:
+        assert callable(protocol.data_received)  # type: ignore[attr-defined]
+
     def set_write_buffer_limits(self, high: int) -> None:
         assert high > 0
 

@@ -247,7 +247,7 @@ class Repeats:
         return self.strange >= STRANGE_MAX
 
 
-def facts(sent: Any, known: Known | None) -> Seen:
-    """What was seen in a request, however it went."""
-    found: Seen = sent if known is None else known.sent(sent)
+def facts(sent: Any, known: Known | None) -> Seen | None:
+    """What was seen in a request, however it went; None if nobody looked."""
+    found: Seen | None = sent if known is None else known.sent(sent)
     return found

@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.ready
+PUMP := $(VENV)/.pump
 
 .PHONY: help setup run check test soak test-peers proto lock clean
 .DEFAULT_GOAL := help
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.ready
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(STAMP)  ## virtual environment, locked packages, the jars of Kafka and of Spark's connectors
+setup: $(STAMP) $(PUMP)  ## virtual environment, locked packages, jars of Kafka and Spark's connectors, the pump
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -29,6 +30,11 @@ $(STAMP): $(VENV)/.packages src/penstock/fleet/pom.xml src/penstock/fleet/jars.s
 	@rm -f src/penstock/wire/definitions.bin
 	@$(BIN)/penstock fleet fetch
 	@$(BIN)/penstock pipeline fetch
+	@touch $@
+
+# Whatever changed, the tool looks whether the compiled code is still of these sources.
+$(PUMP): $(VENV)/.packages tools/pump.py $(shell find src/penstock -name '*.py')
+	@$(BIN)/python -m tools.pump
 	@touch $@
 
 run: setup  ## start the platform in the foreground; Ctrl-C stops it and keeps its data
@@ -61,4 +67,4 @@ lock: setup  ## renew requirements/dev.txt and the checksums of the jars
 	@$(BIN)/python -m tools.jars
 
 clean:  ## remove what set-up made; data under .penstock/ stays
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) src/penstock/.compiled .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

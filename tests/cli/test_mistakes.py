@@ -191,7 +191,7 @@ def test_doctor_finds_all_that_is_wrong_at_once(
     states = {line.split()[0]: line.split()[1] for line in ran.out.splitlines()[1:]}
     assert states == {
         "python": "fine", "java": "failed", "maven": "failed", "jars": "fine", "archive": "failed",
-        "home": "failed", "ports": "fine",
+        "pump": "fine", "home": "failed", "ports": "fine",
     }  # fmt: skip
     assert "Install a Java runtime of version 17 or newer, or set JAVA_HOME to one." in ran.out
 

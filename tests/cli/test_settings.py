@@ -77,7 +77,13 @@ def test_a_tilde_is_the_users_own_directory(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_variables_of_other_parts_are_left_to_them() -> None:
-    others = {"PENSTOCK_CACHE": "x", "PENSTOCK_FAULT": "x", "PENSTOCK_BUDGET_FACTOR": "2", "PENSTOCKING": "x"}
+    others = {
+        "PENSTOCK_CACHE": "x",
+        "PENSTOCK_PUMP": "python",
+        "PENSTOCK_FAULT": "x",
+        "PENSTOCK_BUDGET_FACTOR": "2",
+        "PENSTOCKING": "x",
+    }
 
     assert read_settings(others) == {}
 

@@ -62,6 +62,19 @@ async def test_a_request_is_renamed_and_its_answer_comes_back(serving: tuple[Ses
     assert session.usage.requests == 1
 
 
+async def test_a_topic_that_was_deleted_is_forgotten(serving: tuple[Session, Wire, Wire]) -> None:
+    session, client, _ = serving
+    assert session.realm is not None
+    session.realm.topics.learn(b"lkc-7hq2mz_orders", bytes(15) + b"1")
+    told = {"Responses": [{"Name": "lkc-7hq2mz_orders", "ErrorCode": 0}]}
+
+    session.data_received(request("DeleteTopics", 1, 3, TopicNames=["orders"], TimeoutMs=1))
+    session.from_broker(encode_response("DeleteTopics", 1, Response(3, told)))
+
+    assert len(client.frames()) == 1
+    assert b"lkc-7hq2mz_orders" not in session.realm.topics.by_name
+
+
 async def test_our_own_answers_wait_for_those_before_them(serving: tuple[Session, Wire, Wire]) -> None:
     session, client, _ = serving
 

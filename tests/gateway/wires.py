@@ -53,6 +53,9 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reading = True
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert high is not None
         assert high > 0

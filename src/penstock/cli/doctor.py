@@ -23,6 +23,7 @@ from penstock.fleet.parse import parse_fleet
 from penstock.fleet.supervisor import supervisor_of
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.fleet import MavenMissing
+from penstock.wire import pump
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +51,7 @@ def doctor(*, options: Options = Options()) -> int:
         "maven": _maven,
         "jars": _jars,
         "archive": _archive,
+        "pump": _pump,
         "home": lambda: _home(layout),
         "ports": lambda: _ports(layout),
     }
@@ -124,6 +126,12 @@ def _jars() -> str:
 def _archive() -> str:
     path = archive_path(find_java(), Jars(jars_directory(cache_directory())))
     return str(path) if path.exists() else "not made yet: the next `penstock up` does it"
+
+
+def _pump() -> str:
+    """The gateway's data path: compiled or not, it does the same."""
+    found = pump.state()
+    return f"{found}; `make setup` compiles it again" if found is pump.Pump.STALE else found
 
 
 def _home(layout: Layout) -> str:

@@ -19,7 +19,7 @@ SETTINGS_FILE = "penstock.yaml"
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 KEYS = ("home", "fleet", "fleet_only", "output", "url")
 # Read by other parts, listed so that a misspelt setting is told from one of these.
-_OTHER_VARIABLES = ("budget_factor", "cache", "config", "fault", "fault_points", "token")
+_OTHER_VARIABLES = ("budget_factor", "cache", "config", "fault", "fault_points", "pump", "token")
 
 
 @Parameter(name="*")

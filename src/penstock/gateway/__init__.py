@@ -13,3 +13,7 @@ What it promises: a tenant sees and touches only what lies below its own prefix;
 understood is refused, never passed on; no address of a broker reaches a client; memory is bounded
 under slow readers; a revoked key's connections are closed.
 """
+
+from penstock.wire.pump import prefer as _prefer
+
+_prefer(__name__, __path__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -77,7 +76,7 @@ class Dialogue:
         self.session = session
         self.task: asyncio.Task[None] | None = None
         self.mechanism_agreed = False
-        self.answers: deque[asyncio.Future[bytes]] = deque()  # to requests of our own
+        self.answers: list[asyncio.Future[bytes]] = []  # to requests of our own; no deque: most have none
 
     def stop(self) -> None:
         if self.task is not None:
@@ -220,7 +219,7 @@ class Dialogue:
             self.answers.append(answered)
             frames = frames[4 + size :]
         session.send(session.to_broker)
-        return await self.answers.popleft()
+        return await self.answers.pop(0)
 
     async def link(self, request: Request, holder: Holder) -> None:
         session, server = self.session, self.session.server

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.events import ACKS_ALL, ACKS_LEADER, AckRange, Dimension, UsageReport
+from penstock.model.ids import PhysicalClusterId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from penstock.model.ids import LogicalClusterId, PhysicalClusterId
+    from penstock.model.ids import LogicalClusterId
 
 # A gap between two acknowledged batches means that others wrote in between; a range may bridge it.
 RANGES_OPEN_MAX: Final = 50_000  # beyond, new ranges are not kept: evidence is bounded, too

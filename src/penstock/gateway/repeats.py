@@ -20,6 +20,7 @@ from penstock.wire.repeats import (
     answer_shape,
     request_shape,
 )
+from penstock.wire.splice import span
 from penstock.wire.watch import BATCH_HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -119,10 +120,10 @@ class Repeats:
         if known.by_id:
             if known.topic not in session.outward.known_ids:
                 return 0
-            out.append(data[position:end])
+            out.append(span(data, position, end))
         else:
             head = data[position + 4 : position + HEAD_AT]
-            out.append(b"".join((_size(size + known.growth), head, known.renamed, data[at:end])))
+            out.append(b"".join((_size(size + known.growth), head, known.renamed, span(data, at, end))))
         usage = session.usage
         usage.requests += 1
         usage.bytes_in += size + 4
@@ -246,7 +247,7 @@ class Repeats:
         return self.strange >= STRANGE_MAX
 
 
-def facts(sent: Any, known: Known | None) -> Seen:
-    """What was seen in a request, however it went."""
-    found: Seen = sent if known is None else known.sent(sent)
+def facts(sent: Any, known: Known | None) -> Seen | None:
+    """What was seen in a request, however it went; None if nobody looked."""
+    found: Seen | None = sent if known is None else known.sent(sent)
     return found

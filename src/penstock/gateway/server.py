@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -247,12 +247,13 @@ class Gateway:
     async def _take_over(self, client: socket.socket, session: Session) -> None:
         """TLS, if any. A session that never gets a transport is ended here."""
         loop = asyncio.get_running_loop()
+        protocol = cast("asyncio.Protocol", session)
         try:
             if self._tls is None:
-                await loop.connect_accepted_socket(lambda: session, client)
+                await loop.connect_accepted_socket(lambda: protocol, client)
             else:
                 await loop.connect_accepted_socket(
-                    lambda: session,
+                    lambda: protocol,
                     client,
                     ssl=self._tls,
                     ssl_handshake_timeout=self.settings.bounds.handshake_seconds,

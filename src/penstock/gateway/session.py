@@ -12,7 +12,6 @@ while one of its requests is being worked on here, and while too many of them ar
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -40,6 +39,7 @@ from penstock.wire.names import Names
 from penstock.wire.splice import HOLD, TAKE, Limits, Requests, Responses
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from penstock.gateway.config import Broker, Holder
@@ -187,7 +187,16 @@ class _Answering:
         raise error
 
 
-class Session(asyncio.Protocol):
+class Session:
+    """A client's connection: asyncio's protocol without its base, which cannot be compiled with it."""
+
+    __slots__ = (
+        "active", "asking", "began", "broker", "dialogue", "in_flight_max", "inward", "life", "limits",
+        "mark", "number", "outward", "pauses", "realm", "repeats", "requests", "responses", "server",
+        "teaching", "tenant_wanted", "to_broker", "to_client", "transport", "upstream", "usage", "waiting",
+        "witness",
+    )  # fmt: skip
+
     def __init__(self, server: Gateway, number: int, address: str, broker: Broker | None) -> None:
         self.server = server
         self.number = number
@@ -203,6 +212,7 @@ class Session(asyncio.Protocol):
         self.upstream: Upstream | None = None
         self.realm: Realm | None = None
         self.witness: Witness | None = None  # of a tenant whose requests are sampled
+        self.mark: Callable[[list[Buffer]], list[Buffer]] | None = None  # what answers are told besides
         self.waiting: deque[Waiting] = deque()
         self.to_broker: list[Buffer] = []
         self.to_client: list[Buffer] = []
@@ -234,6 +244,9 @@ class Session(asyncio.Protocol):
             self.send(out)
         if self.realm is not None and self.outward.misses.ids and self.requests.between_frames:
             self.dialogue.look_up()
+
+    def eof_received(self) -> None:
+        """The transport closes itself."""
 
     def pause_writing(self) -> None:
         self.pause(CLIENT_FULL)
@@ -273,9 +286,9 @@ class Session(asyncio.Protocol):
         self.responses.by_heart, self.responses.learn = self.repeats.answered, answering.learn
         self.asking.routes = routes(restricted=realm.restricted)
         self.server.samples.attach(self, realm.tenant)
-        upstream.receive = self.from_broker
         upstream.stall = self.broker_stalls
         upstream.resume = self.broker_lost
+        upstream.hand_over(self.from_broker)
         assert upstream.transport is not None
         upstream.transport.set_write_buffer_limits(high=self.server.settings.bounds.write_buffer_bytes_max)
         self.life = advance(self.life, Event.LINKED)
@@ -322,7 +335,7 @@ class Session(asyncio.Protocol):
         transport = self.transport
         if not out or transport is None or transport.is_closing():
             return
-        _write(transport, out)
+        _write(transport, out if self.mark is None else self.mark(out))
 
     def answer(self, frame: bytes) -> None:
         """An answer of our own, behind those that are still to come."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.gateway.tuned import Part, Tuning
     from penstock.gateway.upstream import Upstream
     from penstock.wire.frames import Request
-    from penstock.wire.splice import Buffer, Seen
+    from penstock.wire.splice import Seen
 
 MUTED: Final = 1 << 10  # among the reasons in `states` why a client is not read
 # Clients give a request half a minute by default. What is still owed then is waited for the next time.
@@ -45,6 +45,10 @@ TOLD_MS_MAX: Final = int(MUTE_SECONDS_MAX * 1000)
 
 
 class ThrottledSession(Session):
+    __slots__ = (
+        "_muted_until", "_own_until", "_part", "_quota", "_quotas", "_telling", "_tuning", "_unmuting",
+    )  # fmt: skip
+
     def __init__(
         self,
         server: Gateway,
@@ -170,15 +174,11 @@ class ThrottledSession(Session):
         if told > 0 and self.responses.between_frames:
             asked = {each[0]: (each[1].api, each[1].version) for each in self.waiting if each[1] is not None}
             wait_ms = min(throttle_ms(told), TOLD_MS_MAX)
-            # In the place of `write` while it is needed: everybody else's answers go the short way.
-            self.__dict__["write"] = lambda out: self._write_marked(out, wait_ms, asked)
+            self.mark = lambda out: [marked(b"".join(out), wait_ms, asked)]
         try:
             super().from_broker(data)
         finally:
-            self.__dict__.pop("write", None)
-
-    def _write_marked(self, out: list[Buffer], wait_ms: int, asked: dict[int, Asked]) -> None:
-        super().write([marked(b"".join(out), wait_ms, asked)] if out else out)
+            self.mark = None
 
     def answer(self, frame: bytes) -> None:
         super().answer(self._telling_of(frame))

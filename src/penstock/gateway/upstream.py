@@ -51,17 +51,19 @@ _size = struct.Struct(">i")
 _keys = lru_cache(maxsize=KEYS_KEPT_MAX)(keys_of)
 
 
-class Upstream(asyncio.Protocol):
-    """One connection to one broker."""
+class Upstream:
+    """One connection to one broker: asyncio's protocol, in which `data_received` is an attribute."""
 
-    __slots__ = ("_asked", "_held", "broker", "ended", "receive", "renew_at", "resume", "stall", "transport")
+    __slots__ = (
+        "_asked", "_held", "broker", "data_received", "ended", "renew_at", "resume", "stall", "transport",
+    )  # fmt: skip
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.transport: asyncio.Transport | None = None
         self.ended = False
         self.renew_at = NEVER  # when it is time to log in again
-        self.receive: Callable[[bytes], None] = self._receive_login
+        self.data_received: Callable[[bytes], None] = self._receive_login
         self.stall: Callable[[bool], None] = _ignore  # the broker does not keep up, or does again
         self._held = b""
         self._asked: asyncio.Future[bytes] | None = None
@@ -72,8 +74,8 @@ class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
 
-    def data_received(self, data: bytes) -> None:
-        self.receive(data)
+    def eof_received(self) -> None:
+        """The transport closes itself."""
 
     def pause_writing(self) -> None:
         self.stall(True)
@@ -87,6 +89,12 @@ class Upstream(asyncio.Protocol):
             self._asked.set_exception(failure or ConnectionResetError("the broker closed the connection"))
         if self.resume is not None:
             self.resume(failure)
+
+    def hand_over(self, receive: Callable[[bytes], None]) -> None:
+        """What comes from now on is somebody else's. A transport looks once at where its bytes go."""
+        assert self.transport is not None
+        self.data_received = receive
+        self.transport.set_protocol(cast("asyncio.Protocol", self))
 
     def logged_in(self, lifetime_ms: int, now: float) -> None:
         """For so long, 0 if for good."""
@@ -144,7 +152,11 @@ async def dial(broker: Broker, user: str, password: str, tls: ssl.SSLContext | N
     upstream = Upstream(broker)
     try:
         await loop.create_connection(
-            lambda: upstream, broker.host, broker.port, ssl=tls, server_hostname=broker.host if tls else None
+            lambda: cast("asyncio.Protocol", upstream),
+            broker.host,
+            broker.port,
+            ssl=tls,
+            server_hostname=broker.host if tls else None,
         )
         lifetime_ms = await log_in(upstream.exchange, broker, user, password)
     except OSError as failure:

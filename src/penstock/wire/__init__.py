@@ -10,3 +10,7 @@ What it promises: bytes it does not understand are refused with a typed error th
 fault it is, never guessed at; a length that lies is refused before anything is allocated for it;
 tagged fields it has no name for survive a decode and an encode unchanged.
 """
+
+from penstock.wire.pump import prefer as _prefer
+
+_prefer(__name__, __path__)

@@ -19,7 +19,7 @@ import struct
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from penstock.model.errors.plans import (
     AnswerMalformed,
@@ -160,9 +160,9 @@ class Splicer:
 
     head_bytes: int
     usual_limits: Limits
-    malformed: type[FrameMalformed | AnswerMalformed]
-    too_large: type[FrameTooLarge | AnswerTooLarge]
-    refused_late: type[RefusedInStream | AnswerRefusedInStream]
+    malformed: ClassVar[type[FrameMalformed | AnswerMalformed]]
+    too_large: ClassVar[type[FrameTooLarge | AnswerTooLarge]]
+    refused_late: ClassVar[type[RefusedInStream | AnswerRefusedInStream]]
 
     def __init__(self, handler: Any, names: Names, limits: Limits | None = None) -> None:
         self.handler = handler
@@ -224,7 +224,7 @@ class Splicer:
             if len(held) + len(data) < self._short:
                 held += data
                 return
-            data = bytes(held) + data
+            data = b"".join((held, data))
             held.clear()
         self._frames(data, position, start, out)
 
@@ -235,7 +235,7 @@ class Splicer:
         head_bytes = self._short = self.head_bytes
         while here - position >= head_bytes:
             if start < position:  # before the handler is asked: it may write between two frames
-                out.append(_span(data, start, position))
+                out.append(span(data, start, position))
                 start = position
             if by_heart is not None:
                 end = by_heart(data, position, here, out)
@@ -270,7 +270,7 @@ class Splicer:
             start = self._whole(chosen, data, position, end, out)
             position = end
         if start < position:
-            out.append(_span(data, start, position))
+            out.append(span(data, start, position))
         if position < here:
             self._held += memoryview(data)[position:] if position else data
 
@@ -338,12 +338,14 @@ class Requests(Splicer):
     """From a client towards a broker."""
 
     __slots__ = ()
-    handler: RequestHandler
     head_bytes = REQUEST_HEAD_BYTES
     usual_limits = REQUEST_LIMITS
     malformed = FrameMalformed
     too_large = FrameTooLarge
     refused_late = RefusedInStream
+
+    def __init__(self, handler: RequestHandler, names: Names, limits: Limits | None = None) -> None:
+        super().__init__(handler, names, limits)
 
     def begin(self, data: bytes, position: int) -> tuple[int, Program | Action]:
         size, api_key, version, correlation_id = _request_head.unpack_from(data, position)
@@ -358,12 +360,14 @@ class Responses(Splicer):
     """From a broker towards a client."""
 
     __slots__ = ()
-    handler: ResponseHandler
     head_bytes = RESPONSE_HEAD_BYTES
     usual_limits = RESPONSE_LIMITS
     malformed = AnswerMalformed
     too_large = AnswerTooLarge
     refused_late = AnswerRefusedInStream
+
+    def __init__(self, handler: ResponseHandler, names: Names, limits: Limits | None = None) -> None:
+        super().__init__(handler, names, limits)
 
     def begin(self, data: bytes, position: int) -> tuple[int, Program | Action]:
         size, correlation_id = _response_head.unpack_from(data, position)
@@ -374,7 +378,8 @@ class Responses(Splicer):
         return size, self.handler.begin(correlation_id, size)
 
 
-def _span(data: bytes, start: int, end: int) -> Buffer:
+def span(data: bytes, start: int, end: int) -> Buffer:
+    """A part of what arrived, copied only if that is cheaper."""
     if end - start < COPIED_BYTES_MAX:
         return data[start:end]
     return data if start == 0 and end == len(data) else memoryview(data)[start:end]

@@ -49,7 +49,7 @@ from penstock.kafka.partitions import TopicPartition
 from penstock.kafka.security import Mechanism
 from penstock.model.errors.wire import KafkaMissing
 from tests.kafka.test_transactions import begin
-from tests.kafka.waiting import eventually
+from tests.kafka.waiting import alike, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,15 +133,26 @@ async def test_topics_made_by_either_are_the_same(
             for t in found.values()
         )
 
+    async def by_us() -> dict[tuple[str, str], Any]:
+        told: dict[tuple[str, str], Any] = {}
+        for name, topic in all_done(await topics.describe(client, [ours, theirs])).items():
+            told[name, "id"] = str(topic.id)
+            told[name, "partitions"] = [(p.index, p.leader, *p.replicas) for p in topic.partitions]
+        return told
+
+    async def by_them() -> dict[tuple[str, str], Any]:
+        told: dict[tuple[str, str], Any] = {}
+        for topic in await peer.describe_topics([ours, theirs]):
+            told[topic["name"], "id"] = topic["topic_id"]
+            told[topic["name"], "partitions"] = sorted(
+                (p["partition_index"], p["leader_id"], *p["replica_nodes"]) for p in topic["partitions"]
+            )
+        return told
+
     await eventually(settled)
-    by_us = all_done(await topics.describe(client, [ours, theirs]))
-    by_them = {t["name"]: t for t in await peer.describe_topics([ours, theirs])}
-    assert [p.replicas for p in by_us[ours].partitions] == [p.replicas for p in by_us[theirs].partitions]
-    for name, topic in by_us.items():
-        assert by_them[name]["topic_id"] == str(topic.id)
-        assert sorted(
-            (p["partition_index"], p["leader_id"], *p["replica_nodes"]) for p in by_them[name]["partitions"]
-        ) == [(p.index, p.leader, *p.replicas) for p in topic.partitions]
+    agreed = await alike(by_us, by_them)
+    replicas = {name: [p[2:] for p in agreed[name, "partitions"]] for name in (ours, theirs)}
+    assert replicas[ours] == replicas[theirs] == [(1, 2), (2, 3), (3, 1)]
     assert set(await peer.list_topics()) >= {ours, theirs}
 
     all_done(await topics.delete(client, [theirs]))
@@ -164,22 +175,32 @@ async def test_configuration(client: Client, peer: Peer, make_topic: MakeTopic) 
         entries = all_done(await configs.describe(client, [topic]))[topic]
         return (entries["retention.ms"].value, entries["segment.ms"].value) == ("60000", "70000")
 
+    async def by_us() -> list[dict[str, Any]]:
+        told = all_done(await configs.describe(client, [topic, configs.broker(1)]))
+        return [
+            {n: (e.value, e.read_only, e.sensitive) for n, e in told[which].items()}
+            for which in (topic, configs.broker(1))
+        ]
+
+    async def by_them() -> list[dict[str, Any]]:
+        broker = ConfigResource(ConfigResourceType.BROKER, "1")
+        told = await peer.describe_configs([resource, broker], config_filter="all")
+        return [
+            {n: (e["value"], e["read_only"], e["is_sensitive"]) for n, e in entries.items()}
+            for entries in (told["topic"][name], told["broker"]["1"])
+        ]
+
+    async def listed_by_us() -> set[str]:
+        return {r.name for r in await configs.list_resources(client, [configs.ResourceKind.TOPIC])}
+
+    async def listed_by_them() -> set[str]:
+        return set((await peer.list_config_resources())["topic"])
+
     await eventually(both_hold)
-    ours = all_done(await configs.describe(client, [topic, configs.broker(1)]))
-    theirs = await peer.describe_configs(
-        [resource, ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all"
-    )
-    for kind, their_entries, our_entries in (
-        ("topic", theirs["topic"][name], ours[topic]),
-        ("broker", theirs["broker"]["1"], ours[configs.broker(1)]),
-    ):
-        assert {n: (e["value"], e["read_only"], e["is_sensitive"]) for n, e in their_entries.items()} == {
-            n: (e.value, e.read_only, e.sensitive) for n, e in our_entries.items()
-        }, kind
-    listed = await peer.list_config_resources()
-    assert set(listed["topic"]) == {
-        r.name for r in await configs.list_resources(client, [configs.ResourceKind.TOPIC])
-    }
+    of_topic, of_broker = await alike(by_us, by_them)
+    assert "retention.ms" in of_topic
+    assert "log.retention.ms" in of_broker
+    assert name in await alike(listed_by_us, listed_by_them)
 
 
 async def test_offsets_and_deleted_records(
@@ -311,13 +332,16 @@ async def test_users(client: Client, peer: Peer, unique: Callable[[str], str]) -
     async def known() -> bool:
         return {ours, theirs} <= (await users.describe(client)).keys()
 
+    async def by_us() -> dict[str, list[int]]:
+        return {user: list(told.values()) for user, told in (await users.describe(client)).items()}
+
+    async def by_them() -> dict[str, list[int]]:
+        found = await peer.describe_user_scram_credentials()
+        return {user: [c["iterations"] for c in told["credential_infos"]] for user, told in found.items()}
+
     await eventually(known)
-    by_us = await users.describe(client)
-    by_them = await peer.describe_user_scram_credentials()
-    assert by_us[ours] == by_us[theirs] == {Mechanism.SCRAM_SHA_512: 4096}
-    assert {user: [c["iterations"] for c in told["credential_infos"]] for user, told in by_them.items()} == {
-        user: list(told.values()) for user, told in by_us.items()
-    }
+    agreed = await alike(by_us, by_them)
+    assert agreed[ours] == agreed[theirs] == [4096]
 
     all_done(await users.alter(client, delete=[(theirs, Mechanism.SCRAM_SHA_512)]))
     await peer.alter_user_scram_credentials([UserScramCredentialDeletion(ours, ScramMechanism.SCRAM_SHA_512)])
@@ -342,13 +366,25 @@ async def test_access_control(client: Client, peer: Peer, unique: Callable[[str]
     async def known() -> bool:
         return len(await acls.describe(client, AclFilter(principal))) == 2
 
+    async def by_us() -> set[tuple[Any, ...]]:
+        found = await acls.describe(client, AclFilter(principal))
+        return {(a.principal, a.host, a.operation.value, a.permission.value, a.resource_name) for a in found}
+
+    async def by_them() -> set[tuple[Any, ...]]:
+        found, _ = await peer.describe_acls(mine)
+        return {
+            (
+                a.principal,
+                a.host,
+                a.operation.value,
+                a.permission_type.value,
+                a.resource_pattern.resource_name,
+            )
+            for a in found
+        }
+
     await eventually(known)
-    by_us = await acls.describe(client, AclFilter(principal))
-    by_them, _ = await peer.describe_acls(mine)
-    assert {
-        (a.principal, a.host, a.operation.value, a.permission_type.value, a.resource_pattern.resource_name)
-        for a in by_them
-    } == {(a.principal, a.host, a.operation.value, a.permission.value, a.resource_name) for a in by_us}
+    assert len(await alike(by_us, by_them)) == 2
     await peer.delete_acls([mine])
 
     async def gone() -> bool:

@@ -22,3 +22,13 @@ async def eventually(condition: Callable[[], Awaitable[T | None]]) -> T:
         assert time.monotonic() < deadline, f"{condition.__name__} did not come true in {SECONDS_MAX} s"
         await asyncio.sleep(SECONDS_BETWEEN)
     return result
+
+
+async def alike(ours: Callable[[], Awaitable[T]], theirs: Callable[[], Awaitable[T]]) -> T:
+    """What both say, once they say the same: each may ask another broker, and brokers learn of a
+    change one after the other."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while (one := await ours()) != (other := await theirs()) and time.monotonic() < deadline:
+        await asyncio.sleep(SECONDS_BETWEEN)
+    assert one == other
+    return one

@@ -40,6 +40,7 @@ class Rules:
 
 
 RULES: Final = Rules()
+ROUNDING: Final = 1e-10  # what sums of floating-point numbers may differ by, as a part of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,8 @@ def _steadied(
 ) -> Floats:
     """The shares there are, for tenants of whom every change would be small and nobody throttles."""
     small = (np.abs(shares - previous) <= rules.steady * even).all(axis=1)
-    sound = (previous.sum(axis=1) <= quota) & ((previous >= even * rules.floor) | ~members).all(axis=1)
+    # A sum may lie a rounding above the quota or not, depending on the order of its points.
+    fits = previous.sum(axis=1) <= quota * (1 + ROUNDING)
+    sound = fits & ((previous >= even * rules.floor) | ~members).all(axis=1)
     keep = small & sound & ~hungry.any(axis=1)
     return np.where(keep[:, None], previous, shares)

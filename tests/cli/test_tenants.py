@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import threading
 import time
@@ -14,17 +15,23 @@ import uvicorn
 
 from penstock.balance.cells import CellId, NewCell
 from penstock.cli import keyring
+from penstock.cli.growing import add_cell
 from penstock.cli.keyring import Kept, kept_for
 from penstock.cli.remote import Control, local_url
+from penstock.cli.settings import RemoteOptions
 from penstock.control.api import make_api
 from penstock.control.checker import Difference, Kind
 from penstock.control.relieving import needs_cell
+from penstock.control.rules import Rule
 from penstock.control.running import Running, root_token, run_control
 from penstock.control.service import Role
 from penstock.fleet.layout import Layout
+from penstock.fleet.local import remembered_document
+from penstock.fleet.supervisor import sole_supervisor
 from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperationState, PhysicalCluster
 from penstock.model.errors import Exit
 from penstock.model.errors.control import (
+    CellSlow,
     ControlUnreachable,
     KeyNotHere,
     OperationFailed,
@@ -35,7 +42,8 @@ from penstock.model.errors.control import (
 from penstock.model.errors.gateway import ListenFailed
 from penstock.model.errors.settings import SettingInvalid, UsageInvalid
 from penstock.model.events import QuotaShares
-from penstock.model.ids import LogicalClusterId
+from penstock.model.ids import LogicalClusterId, kafka_user
+from tests.cli.test_growing import fleet_of
 from tests.control.ground import PHYSICAL
 from tests.control.paper_plane import ROOT, PaperPlane
 from tests.ground.fleet import wait_for
@@ -132,9 +140,12 @@ def test_accounts_grants_and_keys(plane: PaperPlane, here: Callable[..., Ran]) -
     assert here("account", "create", "billing", "--cluster", "shop").code == 0
     assert here("acl", "grant", "billing", "read", "orders", "--cluster", "shop").code == 0
     granted = here("acl", "list", "billing", "--cluster", "shop", "-o", "json").data
-    assert granted == [{"resource": "topic", "name": "orders", "operation": "read", "pattern": "literal"}]
+    right = {"resource": "topic", "name": "orders", "operation": "read", "pattern": "literal"}
+    assert granted == [right | {"permission": "allow", "origin": "granted"}]
     assert here("acl", "revoke", "billing", "read", "orders", "--cluster", "shop").code == 0
     assert here("acl", "list", "billing", "--cluster", "shop", "-o", "json").data == []
+    again = here("acl", "revoke", "billing", "read", "orders", "--cluster", "shop")
+    assert (again.code, "read on literal topic orders" in again.err) == (Exit.NOT_FOUND, True)
     made = here("key", "create", "--cluster", "shop", "--account", "billing", "-o", "json").data
     rotated = here("key", "rotate", made["key"], "-o", "json").data
     layout = Layout(Path(".penstock").absolute())
@@ -147,6 +158,21 @@ def test_accounts_grants_and_keys(plane: PaperPlane, here: Callable[..., Ran]) -
     assert (missing.code, "PEN-5001" in missing.err) == (Exit.NOT_FOUND, True)
     assert "owner" in here("account", "list", "--cluster", "shop").out
     assert plane.registry.count(ApiKey) == 1
+
+
+def test_a_rule_that_the_tenant_made_is_listed_as_its_own(
+    plane: PaperPlane, here: Callable[..., Ran]
+) -> None:
+    here("cluster", "create", "shop", "--no-key")
+    (owner,) = plane.registry.accounts(plane.registry.cluster("shop").id)
+    user = kafka_user(owner.tenant, owner.account)
+    plane.made = (Rule(user, "topic", f"{owner.tenant}_orders", "literal", "write", "deny"),)
+
+    listed = here("acl", "list", "owner", "--cluster", "shop")
+
+    rows = [line.split() for line in listed.out.splitlines()[1:]]
+    assert ["topic", "orders", "literal", "write", "deny", "made", "by", "the", "tenant"] in rows
+    assert ["group", "*", "literal", "all", "allow", "role"] in rows
 
 
 def test_operations_cells_and_the_control_plane_are_shown(
@@ -175,6 +201,23 @@ def test_a_cell_list_says_what_is_needed_and_what_would_be_done(
     assert "needs-cell" in ran.out
     assert f"{PHYSICAL}: cell-1 full" in ran.err
     assert "buy three" in ran.err
+
+
+def test_a_cell_that_does_not_come_is_said_to_be_slow(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+    del plane, here
+    layout = Layout(Path(".penstock").absolute())
+    fleet_of(layout, {"port": 0})
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        with sole_supervisor(layout), pytest.raises(CellSlow):
+            add_cell(RemoteOptions(home=layout.home), seconds=0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert heard == [signal.SIGUSR1]
+    (shape,) = (remembered_document(layout) or {})["clusters"]
+    assert shape["brokers"] == 6
 
 
 def test_a_dedicated_cluster_is_made_on_an_adopted_one(plane: PaperPlane, here: Callable[..., Ran]) -> None:
@@ -251,6 +294,8 @@ def test_manifests_are_applied_and_then_they_change_nothing(
         ("kind: cluster\nname: x\ncolour: blue", "PEN-1001"),
         ("kind: account\nname: x", "PEN-1002"),
         ("a: [", "PEN-1003"),
+        ("kind: cluster\nname: x\nadopted: east", "PEN-1002"),
+        ("kind: cluster\nname: x\ntenancy: shared\nadopted: east", "PEN-1002"),
     ],
 )
 def test_a_manifest_that_cannot_be_is_refused_by_name(
@@ -260,6 +305,28 @@ def test_a_manifest_that_cannot_be_is_refused_by_name(
 
     assert here("apply", "-f", "bad.yaml", "-o", "json").error["code"] == code
     assert plane.registry.count(LogicalCluster) == 0
+
+
+def test_a_manifest_puts_a_dedicated_cluster_on_an_adopted_one(
+    plane: PaperPlane, here: Callable[..., Ran]
+) -> None:
+    text = "kind: cluster\nname: alone\ntenancy: dedicated\nadopted: east\n"
+    Path("alone.yaml").write_text(text)
+
+    dry = here("apply", "-f", "alone.yaml", "--dry-run")
+    assert dry.out.splitlines()[0] == "cluster alone: create"
+    assert "  + adopted: east" in dry.out.splitlines()
+    assert plane.registry.count(LogicalCluster) == 0
+    assert here("apply", "-f", "alone.yaml").code == 0
+    assert "east" in {physical.adopted for physical in plane.registry.all(PhysicalCluster)}
+    assert "as it is" in here("apply", "-f", "alone.yaml").out
+
+    Path("alone.yaml").write_text(text.replace("east", "west"))
+    elsewhere = here("apply", "-f", "alone.yaml", "-o", "json").error
+    assert (elsewhere["code"], "cannot be changed" in elsewhere["message"]) == ("PEN-1002", True)
+    plane.not_empty = ("west",)
+    Path("alone.yaml").write_text(text.replace("east", "west").replace("alone", "second"))
+    assert here("apply", "-f", "alone.yaml", "-o", "json").error["code"] == "PEN-2027"
 
 
 def test_what_cannot_be_changed_is_said(plane: PaperPlane, here: Callable[..., Ran]) -> None:
@@ -285,9 +352,55 @@ def test_an_error_of_the_control_plane_is_told_with_its_own_code(
 
 
 def test_without_a_token_nothing_is_asked(here: Callable[..., Ran]) -> None:
-    assert here("cluster", "list", "-o", "json").error["code"] == "PEN-5010"
+    assert here("cluster", "list", "--url", "http://127.0.0.1:1", "-o", "json").error["code"] == "PEN-5010"
     with pytest.raises(TokenRefused):
         Control("http://127.0.0.1:1", "").get("/clusters")
+
+
+def test_where_nothing_was_ever_started_that_is_said(here: Callable[..., Ran]) -> None:
+    ran = here("cluster", "list")
+
+    assert (ran.code, "penstock up" in ran.err) == (Exit.NOT_FOUND, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cluster", "create", "My Shop"), "'My Shop' is no name: up to 63 small letters"),
+        (
+            ("cluster", "create", "big", "--ingress", "20GB/s"),
+            "4000 capacity units are too many for a shared",
+        ),
+        (("cluster", "create", "shop"), "the name 'shop' is taken by another logical cluster"),
+        (("cluster", "update", "shop"), "nothing to change"),
+        (("cluster", "update", "shop", "--units", "1"), "nothing to change"),
+        (("consume", "orders", "--cluster", "shop", "--count", "-1"), "--count is -1"),
+        (("account", "create", "owner", "--cluster", "shop"), "taken by another service account"),
+    ],
+)
+def test_what_people_mistype_is_answered_in_their_own_words(
+    plane: PaperPlane, here: Callable[..., Ran], words: tuple[str, ...], said: str
+) -> None:
+    here("cluster", "create", "shop")
+    count = plane.registry.count(Operation)
+
+    ran = here(*words)
+
+    assert ran.code in (Exit.FAILED, Exit.USAGE)
+    assert said in ran.err
+    assert plane.registry.count(Operation) == count
+
+
+def test_a_new_cluster_comes_with_the_commands_that_use_it(
+    plane: PaperPlane, here: Callable[..., Ran]
+) -> None:
+    del plane
+
+    said = here("cluster", "create", "shop").err
+
+    assert "topic create orders --cluster shop" in said
+    assert "produce orders hello --cluster shop" in said
+    assert here("account", "create", "app", "--cluster", "shop", "-o", "json").data["ready"] is True
 
 
 def test_who_answers_no_problem_is_no_control_plane(served: tuple[uvicorn.Server, str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.control.decisions import Ask, Decided, decided_before
 from penstock.control.registry import Put, Registry
+from penstock.control.rules import own_rules
 from penstock.control.service import Role
 from penstock.model.entities import OperatorRole, OperatorToken
 from penstock.model.errors.control import NotActive
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.control.checker import Difference
-    from penstock.model.entities import Entity
+    from penstock.control.rules import OwnRule, Rule
+    from penstock.model.entities import Entity, ServiceAccount
     from penstock.model.events import QuotaShares
 
 ROOT = "root-secret"
@@ -34,6 +36,7 @@ class PaperPlane:
     loads: dict[str, float] = field(default_factory=dict)
     shares: dict[LogicalClusterId, QuotaShares] = field(default_factory=dict)
     carries: bool = True
+    made: tuple[Rule, ...] = ()  # through Kafka
     found: tuple[Difference, ...] = ()
     not_empty: tuple[str, ...] = ()  # adopted clusters
 
@@ -86,6 +89,9 @@ class PaperPlane:
     async def admit(self, adopted: str) -> None:
         if adopted in self.not_empty:
             raise AdoptedNotEmpty(name=adopted, count=1, shown="orders")
+
+    async def rules(self, account: ServiceAccount) -> tuple[OwnRule, ...]:
+        return own_rules(account, self.made)
 
     async def check(self) -> tuple[Difference, ...]:
         return self.found

@@ -11,7 +11,7 @@ import pytest
 from penstock.control import decisions
 from penstock.control.adopted import ADOPTED, AdoptedProvisioner
 from penstock.control.decisions import ClusterAsk
-from penstock.control.local import LocalProvisioner
+from penstock.control.local import LocalProvisioner, stop_dedicated
 from penstock.control.provisioning import Provisioners
 from penstock.fleet.adopt import Target, adopt, load_adopted
 from penstock.fleet.capabilities import Capability
@@ -91,6 +91,7 @@ async def test_an_empty_adopted_cluster_is_taken_used_and_given_back(
             await office.plane.admit("east")
     finally:
         await provisioner.close()
+        await stop_dedicated(layout)  # its gateway, if something went wrong before the deletion
 
 
 async def _served(tenant: Client) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.control.checker import Declared, Difference, Found, Kind, declared, differences
 from penstock.control.registry import Put
-from penstock.control.wanted import Rights, Rule, tenant_rights, tenant_state
+from penstock.control.rules import Rule
+from penstock.control.wanted import Rights, tenant_rights, tenant_state
 from penstock.model.entities import ClusterState, Grant, PhysicalCluster, Role
 from penstock.model.ids import kafka_user
 from tests.control.ground import PHYSICAL, Paper

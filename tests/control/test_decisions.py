@@ -360,7 +360,7 @@ def test_a_move_needs_another_cell_that_exists() -> None:
     paper = Paper.with_cells(1)
     seen = paper.cluster()
 
-    with pytest.raises(NoRoom):
+    with pytest.raises(RequestInvalid, match="none besides cell-1"):
         decisions.move_cluster(paper.registry, paper.ask(), "shop", None)
     with pytest.raises(EntityMissing):
         decisions.move_cluster(paper.registry, paper.ask(), "shop", "cell-9")

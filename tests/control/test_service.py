@@ -10,7 +10,7 @@ import pytest
 from penstock.control import decisions
 from penstock.control.checker import Kind
 from penstock.control.observing import found, published
-from penstock.control.wanted import Rule
+from penstock.control.rules import Rule
 from penstock.kafka import acls, groups, topics, users
 from penstock.kafka.acls import Acl, Operation, Pattern, ResourceType
 from penstock.kafka.client import Client

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from penstock.cli.keyring import Kept, forget, keep, kept_for
-from penstock.cli.output import Format, show, table_of, tell
+from penstock.cli.output import Format, home_flag, plain, show, table_of, tell, this_command
 from penstock.cli.remote import Control, connected
 from penstock.cli.settings import RemoteOptions
 from penstock.control.units import parse_rate
 from penstock.model.entities import Tenancy, Zones
 from penstock.model.errors import Exit
+from penstock.model.errors.settings import UsageInvalid
 
 app = App(name="cluster", help="Logical clusters: create, show, change, move, delete, connect.")
 
@@ -89,7 +90,9 @@ def create(
     show(shown, options.form, table_of(rows, {"WHAT": "what", "VALUE": "value"}))
     if key:
         tell("The secret is shown once; a copy for these commands is kept under the home's secrets.")
-        tell(f"Next: penstock topic create orders --cluster {name}")
+        tell("Next:")
+        for step in (f"topic create orders --cluster {name}", f"produce orders hello --cluster {name}"):
+            tell(plain(f"  {this_command()} {step}{home_flag(options.layout)}"))
     return Exit.FINE
 
 
@@ -157,6 +160,11 @@ def update(
             "allow": network["allow"] if allow is None else allow,
             "deny": network["deny"] if deny is None else deny,
         }
+    if not body:
+        raise UsageInvalid(
+            reason=f"nothing to change: {before['name']} is as asked for",
+            way_out="Say what to change: --name, --units, --allow, --deny.",
+        )
     made = control.change("PATCH", f"/clusters/{before['id']}", body, version=version)
     return finished(control, made["operation"], options, wait=wait)
 

@@ -200,6 +200,8 @@ async def consume(
 
     Example:  penstock consume orders --from-beginning --count 10 --cluster shop
     """
+    if count is not None and count < 1:
+        raise UsageInvalid(reason=f"--count is {count}", way_out="Ask for one record or more.")
     left = count if count is not None else sys.maxsize
     async with kept_for(options.layout, cluster).client() as client:
         places: dict[TopicPartition, int] = {}

@@ -16,7 +16,8 @@ from cyclopts import Parameter
 
 from penstock.cli.output import Format, console, plain, show, table_of, tell
 from penstock.cli.settings import Options, setting
-from penstock.fleet.local import watched_fleet
+from penstock.control.local import DEDICATED, dedicated_homes, stop_dedicated
+from penstock.fleet.local import remembered_document, watched_fleet
 from penstock.fleet.spec import Jit
 from penstock.fleet.status import FleetState, FleetStatus, fleet_status
 from penstock.fleet.supervisor import sole_supervisor, stop_nodes, supervisor_of
@@ -83,6 +84,9 @@ async def down(*, options: Options = Options()) -> int:
     fleet = watched_fleet(options.layout)
     supervisor = supervisor_of(options.layout)
     if supervisor is None and not any(node.running() for node in fleet.nodes):
+        if await stop_dedicated(options.layout):
+            tell("the brokers of dedicated clusters are stopped; nothing else was running")
+            return Exit.FINE
         raise NotRunning(home=options.layout.home)
     if supervisor is not None:
         supervisor.signal(signal.SIGTERM)
@@ -91,6 +95,7 @@ async def down(*, options: Options = Options()) -> int:
             await asyncio.sleep(0.05)
         supervisor.signal(signal.SIGKILL)
     await stop_nodes(fleet.nodes)  # what a supervisor that is gone, or was too slow, left behind
+    await stop_dedicated(options.layout)
     tell("stopped; the data is kept, `penstock up` continues from it")
     return Exit.FINE
 
@@ -169,6 +174,9 @@ def reset(
     layout = options.layout
     fleet = watched_fleet(layout)
     running = [fleet.shown_name(node) for node in fleet.nodes if node.running()]
+    for home in dedicated_homes(layout):
+        if remembered_document(home) is not None:
+            running += [node.full_name for node in watched_fleet(home).nodes if node.running()]
     if running or supervisor_of(layout):
         raise StillRunning(what="reset", running=", ".join(running) or "its supervisor")
     if not yes:
@@ -190,7 +198,7 @@ def reset(
 
 def _delete(layout: Layout) -> None:
     """In this order, so that one that was interrupted can be done again: the fleet's file goes last."""
-    for directory in (layout.home / "clusters", layout.home / "dedicated", layout.secrets):
+    for directory in (layout.home / "clusters", layout.home / DEDICATED, layout.secrets):
         if directory.exists():
             shutil.rmtree(directory)
     for path in (layout.supervisor_record, layout.supervisor_log, layout.fleet_file, layout.supervisor_lock):

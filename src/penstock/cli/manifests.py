@@ -9,6 +9,11 @@
     cluster: shop
     name: billing
     grants: [{resource: topic, name: orders, operation: read}]
+    ---
+    kind: cluster
+    name: alone
+    tenancy: dedicated
+    adopted: east                          # left out: brokers are made for it
 
 What is there already is changed where it differs, and left alone where it does not; nothing is
 deleted. `--dry-run` prints the difference and changes nothing.
@@ -27,15 +32,16 @@ from cyclopts import Parameter
 from penstock.cli.output import Format, show, table_of
 from penstock.cli.remote import Control, connected
 from penstock.cli.settings import RemoteOptions
+from penstock.model.entities import Tenancy
 from penstock.model.errors import Exit
 from penstock.model.errors.control import ProblemAnswered
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
 
 _KEYS: Final = {
-    "cluster": ("name", "units", "tenancy", "zones", "network", "overrides", "labels"),
+    "cluster": ("name", "units", "tenancy", "adopted", "zones", "network", "overrides", "labels"),
     "account": ("cluster", "name", "role", "grants"),
 }
-_FIXED: Final = {"cluster": ("tenancy", "zones"), "account": ("role",)}
+_FIXED: Final = {"cluster": ("tenancy", "adopted", "zones"), "account": ("role",)}
 _DEFAULTS: Final[Mapping[str, Any]] = {"allow": [], "deny": [], "pattern": "literal"}
 
 
@@ -101,6 +107,9 @@ def _manifest(where: str, document: Any) -> Manifest:
     for key in ("name", "cluster") if document["kind"] == "account" else ("name",):
         if not isinstance(values.get(key), str):
             raise SettingInvalid(where=where, key=key, value=values.get(key), expected="expected a name")
+    if values.get("adopted") is not None and values.get("tenancy") != Tenancy.DEDICATED:
+        expected = "expected `tenancy: dedicated` beside it"
+        raise SettingInvalid(where=where, key="adopted", value=values["adopted"], expected=expected)
     return Manifest(document["kind"], where, values)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
+import shutil
 import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from penstock.fleet.layout import Layout
     from penstock.model.errors import PenstockError
 
 WIDTH_ELSEWHERE = 10_000  # columns, where there is no terminal: nothing is cut off
@@ -142,3 +147,19 @@ def _is_number(value: Any) -> bool:
 def plain(text: str) -> str:
     """Text from elsewhere, which must not be taken for markup."""
     return escape(text)
+
+
+def this_command() -> str:
+    """How a person at this terminal calls us: by name if the PATH has us, else by path."""
+    if shutil.which("penstock"):
+        return "penstock"
+    beside = Path(sys.executable).with_name("penstock")
+    if beside.exists():
+        return shlex.quote(os.path.relpath(beside))
+    return f"{shlex.quote(sys.executable)} -m penstock"
+
+
+def home_flag(layout: Layout) -> str:
+    """What a command has to be told that is to speak of the same home."""
+    elsewhere = layout.home != Path(".penstock").absolute()
+    return f" --home {shlex.quote(str(layout.home))}" if elsewhere else ""

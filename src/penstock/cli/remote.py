@@ -30,6 +30,7 @@ from penstock.model.errors.control import (
     ProblemAnswered,
     TokenRefused,
 )
+from penstock.model.errors.fleet import NotRunning
 
 CALL_SECONDS: Final = 30.0
 PATIENCE_SECONDS: Final = 15.0  # for a control plane that starts or changes hands
@@ -40,8 +41,10 @@ _SAFE: Final = "/?=&%"  # of a path with its query, whose values are quoted alre
 
 
 def connected(options: RemoteOptions) -> Control:
-    url = options.url or setting("url", "") or local_url(options.layout)
-    return Control(url, operator_token(options.layout))
+    url, token = options.url or setting("url", ""), operator_token(options.layout)
+    if not url and not token:
+        raise NotRunning(home=options.layout.home)  # and never did: the first start makes a token
+    return Control(url or local_url(options.layout), token)
 
 
 def local_url(layout: Layout) -> str:

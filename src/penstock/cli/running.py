@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from penstock.cli.local import status_data, status_view
-from penstock.cli.output import Format, console, plain, progress, show, show_error, tell
+from penstock.cli.output import (
+    Format,
+    console,
+    home_flag,
+    plain,
+    progress,
+    show,
+    show_error,
+    tell,
+    this_command,
+)
 from penstock.cli.settings import fleet_file
+from penstock.control.local import stop_dedicated
 from penstock.fleet.layout import make_directory, write_atomically
 from penstock.fleet.local import open_fleet, remember_spec, remembered_document, watched_fleet
 from penstock.fleet.parse import parse_fleet, read_document
@@ -103,18 +112,37 @@ async def run_foreground(flags: FleetFlags, options: Options) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
+        anew = asyncio.Event()
+
+        def begin_anew() -> None:
+            anew.set()
+            stop.set()
+
+        loop.add_signal_handler(signal.SIGUSR1, begin_anew)
         runtime = await _unless(stop, obtain_runtime(progress))
         if runtime is None:
             return Exit.FINE
         fleet = open_fleet(spec, layout, runtime)
         remember_spec(layout, document)
-        await _supervise(fleet, stop, options, fleet_only=flags.fleet_only)
+        await _supervise(fleet, stop, anew, options, fleet_only=flags.fleet_only)
+    if anew.is_set():
+        command = _up_command(options, layout.fleet_file, fleet_only=flags.fleet_only)
+        sys.stdout.flush()
+        os.execv(command[0], command)  # noqa: S606 - the same process goes on, with the fleet's file as it is now
     return Exit.FINE
 
 
-async def _supervise(fleet: LocalFleet, stop: asyncio.Event, options: Options, *, fleet_only: bool) -> None:
+def _up_command(options: Options, fleet: Path, *, fleet_only: bool) -> list[str]:
+    command = [sys.executable, "-m", "penstock", "up", "--home", str(options.layout.home)]
+    command += ["--fleet", str(fleet), "--output", str(options.form)]
+    return command + (["--fleet-only"] if fleet_only else [])
+
+
+async def _supervise(
+    fleet: LocalFleet, stop: asyncio.Event, anew: asyncio.Event, options: Options, *, fleet_only: bool
+) -> None:
     """A start that fails ends what it started, not what ran before. Later, only a signal ends nodes:
-    a supervisor that dies of a fault of its own leaves them to the next one."""
+    a supervisor that dies of a fault of its own, or begins anew, leaves them to the next one."""
 
     def told(node: Node, watch: Watch) -> None:
         more = f", restart {watch.restarts}" if watch.restarts else ""
@@ -138,10 +166,11 @@ async def _supervise(fleet: LocalFleet, stop: asyncio.Event, options: Options, *
                 else:
                     group.create_task(_platform(fleet, stop, options))
     finally:
-        if stop.is_set():
+        if stop.is_set() and not anew.is_set():
             with progress("stopping"):
                 await supervisor.stop()
-    tell("stopped; the data is kept")
+                await stop_dedicated(fleet.layout)
+    tell("beginning anew with the fleet's file" if anew.is_set() else "stopped; the data is kept")
 
 
 async def _platform(fleet: LocalFleet, stop: asyncio.Event, options: Options) -> None:
@@ -177,8 +206,7 @@ async def run_detached(flags: FleetFlags, options: Options) -> int:
     make_directory(layout.home)
     asked = layout.home / f"asked.{os.getpid()}.yaml"
     write_atomically(asked, yaml.safe_dump(document))
-    command = [sys.executable, "-m", "penstock", "up", "--home", str(layout.home), "--fleet", str(asked)]
-    command += ["--output", options.form, *(["--fleet-only"] if flags.fleet_only else [])]
+    command = _up_command(options, asked, fleet_only=flags.fleet_only)
     tell(f"starting; its own words go to {plain(str(layout.supervisor_log))}")
     start = layout.supervisor_log.stat().st_size if layout.supervisor_log.exists() else 0
     if start > SUPERVISOR_LOG_BYTES_MAX:
@@ -253,34 +281,23 @@ async def _announce(fleet: LocalFleet, options: Options, *, demo: dict[str, str]
 
 
 def _tell_next_steps(options: Options, *, demo: bool) -> None:
-    elsewhere = options.layout.home != Path(".penstock").absolute()
-    home = f" --home {shlex.quote(str(options.layout.home))}" if elsewhere else ""
+    home = home_flag(options.layout)
     steps = {
-        f"{_this_command()} status{home}": "every node, and whether it answers",
-        f"{_this_command()} logs b1 --follow{home}": "what a broker says",
-        f"{_this_command()} fleet connect{home}": "settings for any Kafka client",
+        f"{this_command()} status{home}": "every node, and whether it answers",
+        f"{this_command()} logs b1 --follow{home}": "what a broker says",
+        f"{this_command()} fleet connect{home}": "settings for any Kafka client",
     }
     if demo:
         steps = {
-            f"{_this_command()} consume orders --cluster demo{home}": "what the demo's tenant gets",
-            f"{_this_command()} cluster connect demo --client python{home}": "settings for its clients",
-            f"{_this_command()} cluster create shop --ingress 2MB/s{home}": "a cluster of your own",
+            f"{this_command()} consume orders --cluster demo{home}": "what the demo's tenant gets",
+            f"{this_command()} cluster connect demo --client python{home}": "settings for its clients",
+            f"{this_command()} cluster create shop --ingress 2MB/s{home}": "a cluster of your own",
             **steps,
         }
     width = max(len(step) for step in steps)
     tell("Next:")
     for step, purpose in steps.items():
         tell(plain(f"  {step:<{width}}  {purpose}"))
-
-
-def _this_command() -> str:
-    """How a person at this terminal calls us: by name if the PATH has us, else by path."""
-    if shutil.which("penstock"):
-        return "penstock"
-    beside = Path(sys.executable).with_name("penstock")
-    if beside.exists():
-        return shlex.quote(os.path.relpath(beside))
-    return f"{shlex.quote(sys.executable)} -m penstock"
 
 
 async def _live_view(fleet: LocalFleet, stop: asyncio.Event) -> None:

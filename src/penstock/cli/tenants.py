@@ -23,7 +23,11 @@ cell = App(name="cell", help="Cells: the brokers that tenants are confined to, a
 
 _ACCOUNTS = {"ID": "id", "NAME": "name", "ROLE": "role", "READY": "ready", "GRANTS": "grants"}
 _KEYS = {"ID": "id", "ACCOUNT": "account", "DESCRIPTION": "description", "REPLACED BY": "replaced_by"}
-_ACLS = {"RESOURCE": "resource", "NAME": "name", "PATTERN": "pattern", "OPERATION": "operation"}
+_ACLS = {
+    "RESOURCE": "resource", "NAME": "name", "PATTERN": "pattern", "OPERATION": "operation",
+    "PERMISSION": "permission", "ORIGIN": "origin",
+}  # fmt: skip
+_ORIGINS = {"tenant": "made by the tenant"}
 _OPERATIONS = {
     "ID": "id", "ACTION": "action", "SUBJECT": "subject", "STATE": "state", "DONE": "steps_done",
     "OF": "steps_total", "STEP": "step", "DETAIL": "detail", "ERROR": "error",
@@ -40,7 +44,7 @@ _CELLS = {
 Cluster = Annotated[str, Parameter(name=["--cluster", "-c"], help="Logical cluster, id or name.")]
 GrantedTo = Annotated[str, Parameter(help="Service account, id or name.")]
 Granted = Annotated[str, Parameter(help="read, write, describe, all, …")]
-GrantedOn = Annotated[str, Parameter(help="Of the topic, or what is given by --resource.")]
+GrantedOn = Annotated[str, Parameter(help="Of the topic, or what is given by --resource; * for all.")]
 ResourceKind = Annotated[str, Parameter(help="topic, group or transactional-id.")]
 Prefixed = Annotated[bool, Parameter(help="All names that begin so.", negative="")]
 
@@ -60,9 +64,11 @@ def create_account(
     """
     control = connected(options)
     made = control.change("POST", f"/clusters/{cluster}/accounts", {"name": name, "role": str(role)})
+    found = made["account"]
     if wait:
         control.wait(made["operation"])
-    show(made["account"], options.form, table_of([_account_row(made["account"])], _ACCOUNTS))
+        found = control.get(f"/accounts/{found['id']}")
+    show(found, options.form, table_of([_account_row(found)], _ACCOUNTS))
     return Exit.FINE
 
 
@@ -181,12 +187,15 @@ def list_acls(
     cluster: Cluster,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """What a service account is granted.
+    """What a service account may do: by its role, by what it was granted, by rules made through Kafka.
 
     Example:  penstock acl list billing --cluster shop
     """
-    found = _account(connected(options), cluster, account)
-    show(found["grants"], options.form, table_of(found["grants"], _ACLS))
+    control = connected(options)
+    found = _account(control, cluster, account)
+    rows = sorted(control.every(f"/accounts/{found['id']}/rules"), key=lambda row: list(row.values()))
+    shown = [row | {"origin": _ORIGINS.get(row["origin"], row["origin"])} for row in rows]
+    show(rows, options.form, table_of(shown, _ACLS))
     return Exit.FINE
 
 
@@ -220,7 +229,7 @@ def revoke_acl(
     prefixed: Prefixed = False,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Take back what was granted.
+    """Take back what was granted. A rule that the tenant made is deleted through Kafka.
 
     Example:  penstock acl revoke billing read orders --cluster shop
     """
@@ -295,6 +304,23 @@ def list_cells(*, options: RemoteOptions = RemoteOptions()) -> int:
     return Exit.FINE
 
 
+@cell.command(name="add")
+def add_cell(*, options: RemoteOptions = RemoteOptions()) -> int:
+    """Grow the local fleet by a cell: as many brokers as a cell has, evenly over its zones.
+
+    Brokers that run go on; gateways are started again, so clients connect anew. Returns when tenants
+    can be placed in the new cell.
+
+    Example:  penstock cell add
+    """
+    from penstock.cli.growing import add_cell
+
+    made = add_cell(options)
+    row = made | {"brokers": ",".join(map(str, made["brokers"])), "conditions": None}
+    show(made, options.form, table_of([row], _CELLS))
+    return Exit.FINE
+
+
 def _account(control: Control, cluster: str, name: str) -> dict[str, Any]:
     found: dict[str, Any]
     for found in control.every(f"/clusters/{cluster}/accounts"):
@@ -316,6 +342,10 @@ def _regrant(options: RemoteOptions, cluster: str, name: str, right: dict[str, s
     control = connected(options)
     account_id = _account(control, cluster, name)["id"]
     found, version = control.read(f"/accounts/{account_id}")
+    if not add and right not in found["grants"]:
+        raise EntityMissing(
+            kind="grant", id="{operation} on {pattern} {resource} {name}".format_map(right) + f" of {name}"
+        )
     grants = [one for one in found["grants"] if one != right] + ([right] if add else [])
     made = control.change("PATCH", f"/accounts/{account_id}", {"grants": grants}, version=version)
     return finished(control, made["operation"], options, wait=True)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from penstock.control.gateways import GATEWAY_FILE, Before, GatewayProcesses, free_ports, offered_bootstrap
-from penstock.control.local import cells_of
+from penstock.control.gateways import GATEWAY_FILE, Before, free_ports, offered_bootstrap
+from penstock.control.keeping import GatewayKeeper
+from penstock.control.local import DEDICATED, cells_of
 from penstock.control.reach import Reach
 from penstock.fleet.adopt import load_adopted, load_target
 from penstock.fleet.capabilities import Capability, require
@@ -50,10 +51,10 @@ class AdoptedProvisioner:
 
     def __init__(self, layout: Layout, *, gateways: bool = True) -> None:
         self._layout = layout
-        self._gateways = GatewayProcesses() if gateways else None
+        self._gateways = GatewayKeeper() if gateways else None
 
     def _home(self, cluster: PhysicalCluster) -> Layout:
-        return Layout(self._layout.home / "dedicated" / cluster.id)
+        return Layout(self._layout.home / DEDICATED / cluster.id)
 
     async def admit(self, adopted: str) -> None:
         known, target = load_adopted(self._layout, adopted), load_target(self._layout, adopted)
@@ -84,7 +85,7 @@ class AdoptedProvisioner:
         """The brokers are not ours to end; what the platform made on them goes."""
         home = self._home(cluster)
         if self._gateways is not None:
-            await self._gateways.stop(cluster.id)
+            await self._gateways.stop(cluster.id, home.home / GATEWAY_FILE)
         if not home.home.exists():
             return
         known, target = (
@@ -102,6 +103,7 @@ class AdoptedProvisioner:
         return f"have {brokers} brokers more join {cluster.name}, evenly over its zones"
 
     async def close(self) -> None:
+        """The gateways go on, and a successor keeps them up."""
         if self._gateways is not None:
             await self._gateways.close()
 
@@ -125,7 +127,7 @@ class AdoptedProvisioner:
         before = Before(cluster.adopted, cluster.id, places, home.secrets / "platform.key", ca)
         before.write(path, _ports(path, places))
         if self._gateways is not None:
-            await self._gateways.start(cluster.id, path)
+            self._gateways.keep(cluster.id, path)
         return Reach(
             id=PhysicalClusterId(cluster.id),
             name=cluster.name,

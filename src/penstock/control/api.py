@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 
 from penstock import __version__
 from penstock.control.access import require, token_of
-from penstock.control.decisions import Ask, Decided
+from penstock.control.decisions import NAME_RULE, Ask, Decided
 from penstock.control.metrics import metrics_text
 from penstock.control.registry import Registry
 from penstock.control.shapes import Page, Problem
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.control.checker import Difference
+    from penstock.control.rules import OwnRule
+    from penstock.model.entities import ServiceAccount
     from penstock.model.events import QuotaShares
     from penstock.model.ids import LogicalClusterId
 
@@ -81,6 +83,7 @@ class Plane(Protocol):
         fingerprint: str = "",
     ) -> Decided: ...
     async def admit(self, adopted: str) -> None: ...
+    async def rules(self, account: ServiceAccount) -> tuple[OwnRule, ...]: ...
     async def check(self) -> tuple[Difference, ...]: ...
     async def repair(self) -> tuple[Difference, ...]: ...
 
@@ -288,7 +291,10 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-    return problem(RequestInvalid(where=where, reason=first["msg"]))
+    reason = first["msg"]
+    if first["type"] == "string_pattern_mismatch":  # names are all that has a pattern
+        reason = f"{first['input']!r} is no name: {NAME_RULE}"
+    return problem(RequestInvalid(where=where, reason=reason))
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -1,8 +1,9 @@
 """Compares what is declared with what Kafka has: users, ACLs, rates, topics, groups' owners, states.
 
 `differences` is pure and knows nothing of how either side was read. Differences that may be
-repaired are: what is missing is given, what nobody declared is taken. Topics of a tenant that does
-not exist are told and never deleted here: only an operation that was asked for destroys data.
+repaired are: what is missing is given, what nobody declared is taken. Rules that a tenant made within
+its own walls are its own, and no difference. Topics of a tenant that does not exist are told and
+never deleted here: only an operation that was asked for destroys data.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from penstock.control.rules import lies_within, revoked_rules
 from penstock.control.wanted import NOTHING, Rights, tenant_rights, tenant_state
 from penstock.model.entities import ClusterState, LogicalCluster, PhysicalCluster
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from penstock.control.registry import Registry
+    from penstock.control.rules import Rule
     from penstock.model.tenantstate import TenantState
 
 
@@ -41,6 +44,7 @@ class Declared:
     """Of one physical cluster."""
 
     rights: Rights = NOTHING
+    revoked: frozenset[Rule] = frozenset()  # that Kafka may still have
     tenants: Mapping[str, frozenset[int]] = field(default_factory=dict)  # → brokers; empty: everywhere
     states: Mapping[str, TenantState] = field(default_factory=dict)
 
@@ -54,19 +58,21 @@ class Found:
 
 def declared(registry: Registry, physical: PhysicalCluster) -> Declared:
     rights = NOTHING
+    revoked: frozenset[Rule] = frozenset()
     tenants: dict[str, frozenset[int]] = {}
     states: dict[str, TenantState] = {}
     for cluster in registry.all(LogicalCluster):
         if cluster.cluster != physical.id:
             continue
         rights |= tenant_rights(registry, cluster)
+        revoked = revoked.union(*map(revoked_rules, registry.accounts(cluster.id)))
         state = tenant_state(registry, cluster.id)
         # While it is provisioned, moved or deleted, anything of its own may be anywhere.
         settled = cluster.state is ClusterState.READY and state is not None
         tenants[cluster.id] = frozenset(state.brokers if settled and state is not None else ())
         if state is not None:
             states[cluster.id] = state
-    return Declared(rights, tenants, states)
+    return Declared(rights, revoked, tenants, states)
 
 
 def differences(wanted: Declared, found: Found) -> tuple[Difference, ...]:
@@ -79,16 +85,21 @@ def _rights(wanted: Declared, found: Found) -> Iterator[Difference]:
     for user in sorted(found.rights.users.keys() - wanted.rights.users.keys()):
         yield Difference(Kind.UNDECLARED, "user", user)
     for rule in sorted(wanted.rights.rules - found.rights.rules):
-        yield Difference(Kind.MISSING, "rule", rule.user, f"{rule.operation} on {rule.resource} {rule.name}")
-    for rule in sorted(found.rights.rules - wanted.rights.rules):
-        yield Difference(
-            Kind.UNDECLARED, "rule", rule.user, f"{rule.operation} on {rule.resource} {rule.name}"
-        )
+        yield Difference(Kind.MISSING, "rule", rule.user, str(rule))
+    for rule in undeclared_rules(wanted, found):
+        yield Difference(Kind.UNDECLARED, "rule", rule.user, str(rule))
     for user in sorted(wanted.rights.rates.keys() | found.rights.rates.keys()):
         asked, has = wanted.rights.rates.get(user, {}), found.rights.rates.get(user, {})
         if dict(asked) != dict(has):
             kind = Kind.DIFFERENT if asked and has else Kind.MISSING if asked else Kind.UNDECLARED
             yield Difference(kind, "rate", user, f"declared {dict(asked)}, found {dict(has)}")
+
+
+def undeclared_rules(wanted: Declared, found: Found) -> list[Rule]:
+    """What neither the registry nor the tenant itself can have wanted."""
+    more = found.rights.rules - wanted.rights.rules
+    own = {rule for rule in more - wanted.revoked if rule.user in wanted.rights.users and lies_within(rule)}
+    return sorted(more - own)
 
 
 def _topics(wanted: Declared, found: Found) -> Iterator[Difference]:

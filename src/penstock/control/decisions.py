@@ -40,7 +40,6 @@ from penstock.model.errors.control import (
     EntityMissing,
     LimitReached,
     NameTaken,
-    NoRoom,
     ProvisionerMissing,
     RequestInvalid,
     RequestReused,
@@ -71,6 +70,7 @@ GRANTS_MAX: Final = 200  # of one account
 NETWORKS_MAX: Final = 100
 UNITS_MAX: Final = 1_000
 NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
+NAME_RULE: Final = "up to 63 small letters, digits, dots, dashes and underscores, no sign at its ends"
 DEFAULT_ACCOUNT: Final = "owner"
 
 
@@ -124,7 +124,8 @@ def create_cluster(registry: Registry, ask: Ask, wanted: ClusterAsk) -> Decided:
     _check_name(wanted.name, "name")
     _check_network(wanted.network)
     _check_overrides(wanted.overrides)
-    if not 1 <= wanted.units <= UNITS_MAX:
+    # A shared one that is too large is told below what would fit.
+    if wanted.units < 1 or (wanted.tenancy is Tenancy.DEDICATED and wanted.units > UNITS_MAX):
         raise RequestInvalid(where="units", reason=f"{wanted.units} is not between 1 and {UNITS_MAX}")
     if (taken := registry.cluster_named(wanted.name)) is not None:
         raise NameTaken(kind="logical cluster", name=wanted.name, id=taken.id)
@@ -212,7 +213,7 @@ def move_cluster(registry: Registry, ask: Ask, cluster_id: str, cell: str | None
     if cell is None:
         others = replace(physical, cells=tuple(c for c in physical.cells if c.id != before.cell))
         if not others.cells:
-            raise NoRoom(units=before.units, reason="there is no other cell")
+            raise RequestInvalid(where="cell", reason=f"{physical.id} has none besides {before.cell}")
         cell = cell_for(others, before.units, ask.loads, ask.choose)
     if physical.cell(cell) is None:
         raise EntityMissing(kind="cell", id=cell)
@@ -248,7 +249,9 @@ def update_account(
     _check_version(before, expected)
     _live(registry, before.tenant)
     _check_grants(grants)
-    after = before.changed(ask.now_ms, grants=tuple(grants))
+    # Until Kafka has let go of them: rules that nobody knows are the tenant's own, and are kept.
+    revoked = tuple(dict.fromkeys(g for g in (*before.revoked, *before.grants) if g not in grants))
+    after = before.changed(ask.now_ms, grants=tuple(grants), revoked=revoked)
     operation = new_operation(registry, ask, "account.update", after.id, after.tenant)
     return Decided(operation, (Put(after), Put(operation)), after, before)
 
@@ -428,7 +431,7 @@ def _check_name(name: str, where: str) -> None:
     if not NAME.fullmatch(name):
         raise RequestInvalid(
             where=where,
-            reason=f"{name!r} is no name: up to 63 small letters, digits, dots, dashes and underscores",
+            reason=f"{name!r} is no name: {NAME_RULE}",
         )
 
 

@@ -1,11 +1,9 @@
-"""Gateways of clusters that the platform provides: their file, and the processes that serve by it."""
+"""Gateways of clusters that the platform provides: the file that they serve by, and their ports."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.model.entities import BrokerPlace
 
 GATEWAY_FILE: Final = "gateway.yaml"
-STOP_SECONDS: Final = 10.0
 
 
 def offered_bootstrap(path: Path) -> str:
@@ -70,42 +67,6 @@ class Before:
 
 def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-class GatewayProcesses:
-    """One a cluster; they end with us."""
-
-    def __init__(self) -> None:
-        self._running: dict[str, asyncio.subprocess.Process] = {}
-
-    async def start(self, cluster: str, path: Path) -> None:
-        if cluster not in self._running:
-            self._running[cluster] = await start_gateway(path)
-
-    async def stop(self, cluster: str) -> None:
-        process = self._running.pop(cluster, None)
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-    async def close(self) -> None:
-        for cluster in list(self._running):
-            await self.stop(cluster)
-
-
-async def start_gateway(path: Path) -> asyncio.subprocess.Process:
-    """As a process of its own, which ends when ours does: its standard input is our pipe."""
-    with path.with_suffix(".log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock", "gateway", "run", "--config", str(path), "--until-stdin-ends",
-            stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
-        )  # fmt: skip
 
 
 def free_ports(count: int) -> list[int]:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.balance.cells import plan_cells
-from penstock.control.gateways import GATEWAY_FILE, Before, GatewayProcesses, free_ports, offered_bootstrap
+from penstock.control.gateways import GATEWAY_FILE, Before, free_ports, offered_bootstrap
+from penstock.control.keeping import GatewayKeeper, end_gateway
 from penstock.control.reach import Reach
 from penstock.fleet.layout import Layout, make_directory
 from penstock.fleet.local import open_fleet, remember_spec, remembered_document, watched_fleet
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.model.entities import PhysicalCluster
 
 LOCAL: Final = "local"
+DEDICATED: Final = "dedicated"  # the directory that homes of dedicated clusters lie in
 DEDICATED_BROKERS: Final = 1
 
 
@@ -101,6 +103,23 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def dedicated_homes(layout: Layout) -> list[Layout]:
+    return [Layout(path) for path in sorted((layout.home / DEDICATED).glob("pkc-*"))]
+
+
+async def stop_dedicated(layout: Layout) -> list[str]:
+    """End what this home's control plane kept up, and no longer does; the names of the nodes. Data stays."""
+    stopped = []
+    for home in dedicated_homes(layout):
+        for path in (home.home / GATEWAY_FILE, home.cluster(home.home.name) / GATEWAY_FILE):
+            await end_gateway(path)
+        if remembered_document(home) is not None:
+            nodes = [node for node in watched_fleet(home).nodes if node.running()]
+            await stop_nodes(nodes)
+            stopped += [node.full_name for node in nodes]
+    return stopped
+
+
 class Kept:
     """A cluster whose nodes are watched, and started again when they die."""
 
@@ -121,12 +140,12 @@ class LocalProvisioner:
 
     def __init__(self, layout: Layout, *, gateways: bool = True, brokers: int = DEDICATED_BROKERS) -> None:
         self._layout = layout
-        self._gateways = GatewayProcesses() if gateways else None
+        self._gateways = GatewayKeeper() if gateways else None
         self._brokers = brokers
         self._kept: dict[str, Kept] = {}
 
     def _home(self, cluster: PhysicalCluster) -> Layout:
-        return Layout(self._layout.home / "dedicated" / cluster.id)
+        return Layout(self._layout.home / DEDICATED / cluster.id)
 
     async def admit(self, adopted: str) -> None:
         raise ProvisionerMissing(reason=f"{adopted!r} was adopted, and it makes local processes alone")
@@ -151,7 +170,7 @@ class LocalProvisioner:
     async def release(self, cluster: PhysicalCluster) -> None:
         home = self._home(cluster)
         if self._gateways is not None:
-            await self._gateways.stop(cluster.id)
+            await self._gateways.stop(cluster.id, home.cluster(cluster.id) / GATEWAY_FILE)
         kept = self._kept.pop(cluster.id, None)
         if kept is not None:
             await kept.let_go()
@@ -162,16 +181,14 @@ class LocalProvisioner:
             shutil.rmtree(home.home)
 
     def growth(self, cluster: PhysicalCluster, brokers: int) -> str:
-        """Whoever runs `penstock up` supervises the home's brokers, so it is they who start more."""
+        """Whoever runs `penstock up` supervises the home's brokers, so an operator has to ask it for more."""
         if cluster.provider != LOCAL:
             return ""
         zones = ",".join(cluster.zones)
-        total = len(cluster.brokers) + brokers
-        more = f"penstock up --brokers {total} --zones {zones}"
-        return f"{brokers} brokers more, evenly over zones {zones}: `penstock down`, then `{more}`"
+        return f"{brokers} brokers more, evenly over zones {zones}: `penstock cell add`"
 
     async def close(self) -> None:
-        """The gateways end with us; brokers go on, and a successor keeps them up."""
+        """Gateways and brokers go on, and a successor keeps them up."""
         if self._gateways is not None:
             await self._gateways.close()
         for kept in self._kept.values():
@@ -193,6 +210,6 @@ class LocalProvisioner:
             write_gateway_file(home, made, free_ports(len(made.cluster.spec.brokers)), fleet.access.ca)
         reach = reach_of(fleet, made)
         if self._gateways is not None:
-            await self._gateways.start(cluster.id, path)
+            self._gateways.keep(cluster.id, path)
         # The registry gave it its id before it was made.
         return replace(reach, id=PhysicalClusterId(cluster.id), name=cluster.name)

@@ -7,10 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.control.coalescing import Coalesced
-from penstock.control.wanted import Rights, Rule
+from penstock.control.rules import Rule
+from penstock.control.wanted import Rights
 from penstock.fleet.passwords import SCRAM_ITERATIONS
 from penstock.kafka import acls, quotas, users
-from penstock.kafka.acls import ANY_HOST, Acl, AclFilter, Operation, Pattern, Permission, ResourceType
+from penstock.kafka.acls import Acl, AclFilter, Operation, Pattern, Permission, ResourceType
 from penstock.kafka.security import Mechanism
 from penstock.kafka.users import Credential
 from penstock.model.errors import PenstockError
@@ -28,13 +29,7 @@ _MECHANISM: Final = Mechanism.SCRAM_SHA_512
 _TAIL: Final = f"[{ID_ALPHABET}]{{{ID_LENGTH}}}"
 TENANT_USER: Final = re.compile(f"(lkc-{_TAIL})_sa-{_TAIL}")
 TENANT_NAME: Final = re.compile(f"(lkc-{_TAIL})_")
-_RESOURCES: Final = {
-    "topic": ResourceType.TOPIC,
-    "group": ResourceType.GROUP,
-    "transactional-id": ResourceType.TRANSACTIONAL_ID,
-    "cluster": ResourceType.CLUSTER,
-}
-_RESOURCE_NAMES: Final = {kind: name for name, kind in _RESOURCES.items()}
+_USER: Final = "User:"
 
 
 class Granter:
@@ -56,22 +51,21 @@ class Granter:
         await asyncio.gather(*(self._take.ask(user) for user in users_gone))
 
     async def take_rules(self, rules: Sequence[Rule]) -> None:
+        """These very rules, whoever they are of."""
         filters = [
             AclFilter(
-                principal=f"User:{rule.user}",
-                operation=_operation(rule.operation),
-                resource_type=_RESOURCES[rule.resource],
-                resource_name=rule.name,
-                pattern=Pattern[rule.pattern.upper()],
+                acl.principal,
+                acl.operation,
+                acl.resource_type,
+                acl.resource_name,
+                acl.pattern,
+                acl.permission,
+                acl.host,
             )
-            for rule in rules
+            for acl in map(acl_of, rules)
         ]
         if filters:
             _raise_any(await acls.delete(self._client, filters))
-
-    async def rules_of(self, user: str) -> frozenset[Rule]:
-        found = await acls.describe(self._client, AclFilter(principal=f"User:{user}"))
-        return frozenset(rule_of(acl) for acl in found)
 
     async def _give_all(self, many: Sequence[Rights]) -> None:
         wanted = Rights()
@@ -99,12 +93,17 @@ class Granter:
         _raise_any(said)
 
 
+async def rules_of(client: Client, user: str) -> frozenset[Rule]:
+    found = await acls.describe(client, AclFilter(principal=_USER + user))
+    return frozenset(rule_of(acl) for acl in found)
+
+
 async def present_rights(client: Client) -> Rights:
     """What tenants' users have now, of all tenants."""
     named = {user: 0 for user in await users.describe(client) if TENANT_USER.fullmatch(user)}
     rules = set()
     for acl in await acls.describe(client):
-        user = acl.principal.removeprefix("User:")
+        user = acl.principal.removeprefix(_USER)
         if TENANT_USER.fullmatch(user) or TENANT_NAME.match(acl.resource_name):
             rules.add(rule_of(acl))
     rates: dict[str, Mapping[str, float]] = {}
@@ -116,26 +115,37 @@ async def present_rights(client: Client) -> Rights:
 
 
 def acl_of(rule: Rule) -> Acl:
+    # A principal of another kind than a user, which only a hand can have made, keeps its kind.
+    principal = rule.user if ":" in rule.user else _USER + rule.user
     return Acl(
-        f"User:{rule.user}",
-        _operation(rule.operation),
-        _RESOURCES[rule.resource],
+        principal,
+        Operation[_kafkas(rule.operation)],
+        ResourceType[_kafkas(rule.resource)],
         rule.name,
-        Pattern[rule.pattern.upper()],
+        Pattern[_kafkas(rule.pattern)],
+        Permission[_kafkas(rule.permission)],
+        rule.host,
     )
 
 
 def rule_of(acl: Acl) -> Rule:
-    kind = _RESOURCE_NAMES.get(acl.resource_type, str(acl.resource_type))
-    operation = acl.operation.name.lower().replace("_", "-")
-    if acl.permission is not Permission.ALLOW or acl.host != ANY_HOST:
-        operation = f"{acl.permission.name.lower()} {operation} from {acl.host}"  # none that we make
-    user = acl.principal.removeprefix("User:")
-    return Rule(user, kind, acl.resource_name, acl.pattern.name.lower(), operation)
+    return Rule(
+        acl.principal.removeprefix(_USER),
+        _ours(acl.resource_type.name),
+        acl.resource_name,
+        _ours(acl.pattern.name),
+        _ours(acl.operation.name),
+        _ours(acl.permission.name),
+        acl.host,
+    )
 
 
-def _operation(name: str) -> Operation:
-    return Operation[name.upper().replace("-", "_")]
+def _kafkas(word: str) -> str:
+    return word.upper().replace("-", "_")
+
+
+def _ours(word: str) -> str:
+    return word.lower().replace("_", "-")
 
 
 def _raise_any(answers: Mapping[Any, object]) -> None:

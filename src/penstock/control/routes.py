@@ -53,6 +53,7 @@ from penstock.control.shapes import (
     OperationShown,
     Page,
     PhysicalShown,
+    RuleShown,
     StatusShown,
     TokenMade,
     TokenShown,
@@ -96,7 +97,7 @@ def _sha256(secret: str) -> str:
 
 def _shown(registry: Registry, cluster: LogicalCluster) -> ClusterShown:
     physical = registry.get(PhysicalCluster, cluster.cluster)
-    return ClusterShown.of(cluster, quota_for(registry, cluster), physical.bootstrap if physical else "")
+    return ClusterShown.of(cluster, quota_for(registry, cluster), physical)
 
 
 def _operation(decided: Decided) -> OperationShown:
@@ -287,6 +288,17 @@ async def get_account(plane: Served, token: Caller, account: Id, response: Respo
     require(token, OperatorRole.VIEWER, found.tenant)
     tag(response, found)
     return AccountShown.of(found)
+
+
+@router.get(
+    "/accounts/{account}/rules", operation_id="listRules", tags=["accounts"], response_model=Page[RuleShown]
+)
+async def list_rules(plane: Served, token: Caller, pages: Pages, account: Id) -> Response:
+    """What it may do: by its role, by its grants, and by what its tenant made through Kafka."""
+    found = plane.registry.need(ServiceAccount, account)
+    require(token, OperatorRole.VIEWER, found.tenant)
+    rules = {_sha256(repr(rule)): RuleShown.of(rule) for rule in await plane.rules(found)}
+    return pages.page(lambda after: (r for r in sorted(rules) if r > after), rules.__getitem__, str)
 
 
 @router.patch("/accounts/{account}", operation_id="updateAccount", status_code=202, tags=["accounts"])

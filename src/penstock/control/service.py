@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from penstock.balance.relief import PACE
-from penstock.control.checker import Declared, Difference, declared, differences
+from penstock.control.checker import Declared, Difference, declared, differences, undeclared_rules
 from penstock.control.decisions import Ask, Decided, decided_before
 from penstock.control.feeder import COMPACTED
 from penstock.control.observing import Averages, Observer, found
@@ -25,7 +25,8 @@ from penstock.control.placing import load_key
 from penstock.control.registry import Change, Put, Registry
 from penstock.control.reign import Reign
 from penstock.control.relieving import Reliever
-from penstock.control.rights import TENANT_USER
+from penstock.control.rights import TENANT_USER, rules_of
+from penstock.control.rules import own_rules
 from penstock.control.steps import registered
 from penstock.control.units import TABLES
 from penstock.fleet.passwords import SCRAM_ITERATIONS
@@ -54,6 +55,7 @@ from penstock.model.entities import (
 from penstock.model.errors import PenstockError
 from penstock.model.errors.control import NotActive, NotCaughtUp, ProvisionerMissing
 from penstock.model.events import RegistryRecord, entity_of
+from penstock.model.ids import kafka_user
 from penstock.model.keys import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
 from penstock.model.schema import EVENT_BYTES_MAX
 from penstock.quota.reports import GONE_SECONDS
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from penstock.balance.relief import Pace
     from penstock.control.observing import Observing
     from penstock.control.reach import Clusters, Provisioner, Reach
+    from penstock.control.rules import OwnRule
     from penstock.kafka.client import Client
     from penstock.model.events import QuotaShares
     from penstock.model.ids import LogicalClusterId
@@ -308,6 +311,8 @@ class ControlPlane:
     async def _observe_one(self, observer: Observing, reach: Reach) -> None:
         """Everybody measures, since everybody tells loads; who is active acts on them."""
         physical = self._registry.get(PhysicalCluster, reach.id)
+        if physical is not None:
+            reach = replace(reach, cells=physical.cells)  # its provider does not know how they came to be
         seen = await observer.look(reach, TABLES[physical.capacity if physical is not None else "laptop"])
         self._averages.take(seen)
         self.loads = {cell: load.highest for cell, load in self._averages.cells.items()}
@@ -410,6 +415,13 @@ class ControlPlane:
             raise ProvisionerMissing(reason="it was started without one")
         await self._provisioner.admit(adopted)
 
+    async def rules(self, account: ServiceAccount) -> tuple[OwnRule, ...]:
+        """What an account may do, with the rules that its tenant made through Kafka."""
+        physical = self.registry.need(LogicalCluster, account.tenant).cluster
+        user = kafka_user(account.tenant, account.account)
+        found = await rules_of(self.clusters.client(physical), user)
+        return own_rules(account, found)
+
     async def check(self) -> tuple[Difference, ...]:
         """Everything that Kafka has otherwise than declared, on every cluster that is reached."""
         everything: list[Difference] = []
@@ -427,12 +439,12 @@ class ControlPlane:
             seen = await found(client)
             wanted = await self._declared_still(reach.id)
             granter = reign.effects.granter(reach.id)
-            strangers = [u for u in seen.rights.users if u not in wanted.rights.users]
-            strangers += [r.user for r in seen.rights.rules if r.user not in wanted.rights.users]
-            await granter.take(sorted({user for user in strangers if TENANT_USER.fullmatch(user)}))
+            had = {*seen.rights.users, *seen.rights.rates, *(rule.user for rule in seen.rights.rules)}
+            strangers = {user for user in had - {*wanted.rights.users} if TENANT_USER.fullmatch(user)}
+            await granter.take(sorted(strangers))
             await granter.give(wanted.rights)
-            extra = seen.rights.rules - wanted.rights.rules
-            await granter.take_rules(sorted(rule for rule in extra if rule.user not in strangers))
+            extra = undeclared_rules(wanted, seen)
+            await granter.take_rules([rule for rule in extra if rule.user not in strangers])
             feeder = reign.feeders.get(reach.id)
             if feeder is not None:
                 for tenant in {*wanted.states, *seen.states}:

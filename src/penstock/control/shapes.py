@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.control.rules import Origin
 from penstock.model.entities import (
     ApiKey,
     ClusterState,
@@ -27,6 +28,8 @@ from penstock.model.events import Dimension
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from penstock.control.rules import OwnRule
 
 T = TypeVar("T")
 
@@ -192,12 +195,16 @@ class ClusterShown(Shown):
     overrides: dict[str, float]
     labels: dict[str, str]
     physical_cluster: str
+    adopted: str | None
+    """The adopted cluster that it has to itself."""
     cell: str
     bootstrap: str
     version: int
 
     @classmethod
-    def of(cls, cluster: LogicalCluster, quota: Mapping[str, float], bootstrap: str) -> ClusterShown:
+    def of(
+        cls, cluster: LogicalCluster, quota: Mapping[str, float], physical: PhysicalCluster | None
+    ) -> ClusterShown:
         return cls(
             id=cluster.id,
             name=cluster.name,
@@ -211,7 +218,8 @@ class ClusterShown(Shown):
             labels=dict(cluster.labels),
             physical_cluster=cluster.cluster,
             cell=cluster.cell,
-            bootstrap=bootstrap,
+            adopted=(physical.adopted or None) if physical is not None else None,
+            bootstrap=physical.bootstrap if physical is not None else "",
             version=cluster.version,
         )
 
@@ -240,6 +248,22 @@ class AccountShown(Shown):
             ready=account.ready,
             version=account.version,
         )
+
+
+class RuleShown(Shown):
+    resource: str
+    name: str
+    """`*`, literal: everything of that kind in the cluster."""
+    pattern: str
+    operation: str
+    permission: str
+    """allow, or deny: the latter comes from the tenant alone."""
+    origin: Origin
+    """role: an owner has it; granted: here; tenant: made by the tenant, through Kafka."""
+
+    @classmethod
+    def of(cls, rule: OwnRule) -> RuleShown:
+        return cls(**{name: getattr(rule, name) for name in cls.model_fields})
 
 
 class KeyShown(Shown):

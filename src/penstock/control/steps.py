@@ -10,21 +10,24 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.balance.cells import Broker
+from penstock.balance.cells import Broker, Cell, CellId, plan_cells
 from penstock.balance.move import move_tenant
 from penstock.balance.moving import Target
 from penstock.control.operations import Step, next_step
 from penstock.control.placing import brokers_of
 from penstock.control.registry import Change, Put, Registry
 from penstock.control.rights import Granter
+from penstock.control.rules import revoked_rules
 from penstock.control.wanted import account_rights, quota_for, tenant_rights
 from penstock.kafka import groups, topics
 from penstock.kafka.groups import GroupType
 from penstock.kafka.routing import group_coordinator
 from penstock.model.entities import (
     ApiKey,
+    CellPlace,
     ClusterState,
     LogicalCluster,
     Operation,
@@ -34,11 +37,11 @@ from penstock.model.entities import (
 )
 from penstock.model.errors import PenstockError
 from penstock.model.errors.control import ProvisionerMissing
-from penstock.model.ids import ServiceAccountId, kafka_user, tenant_prefix
+from penstock.model.ids import BrokerId, ServiceAccountId, Zone, kafka_user, tenant_prefix
 from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Mapping, Sequence
     from typing import Any
 
     from penstock.balance.moving import Progress
@@ -94,7 +97,7 @@ class Effects:
             case Step.BROKERS:
                 return await self._brokers(operation)
             case Step.RIGHTS:
-                await self._rights(operation)
+                return await self._rights(operation)
             case Step.STATE:
                 await self._state(operation)
             case Step.GRACE:
@@ -140,12 +143,12 @@ class Effects:
 
         return made
 
-    async def _rights(self, operation: Operation) -> None:
+    async def _rights(self, operation: Operation) -> Outcome:
         assert operation.tenant is not None
         registry = self._registry()
         cluster = registry.get(LogicalCluster, operation.tenant)
         if cluster is None:
-            return  # deleted since: that operation took its rights
+            return nothing  # deleted since: that operation took its rights
         granter = self.granter(cluster.cluster)
         if operation.action == "account.delete":
             user = kafka_user(cluster.tenant, ServiceAccountId(operation.subject))
@@ -155,13 +158,14 @@ class Effects:
         elif operation.action == "account.update":
             account = registry.get(ServiceAccount, operation.subject)
             if account is None:
-                return
+                return nothing
             wanted = account_rights(account, quota_for(registry, cluster))
-            user = kafka_user(account.tenant, account.account)
             await granter.give(wanted)
-            await granter.take_rules(sorted(await granter.rules_of(user) - wanted.rules))
+            await granter.take_rules(sorted(revoked_rules(account)))
+            return partial(_taken, account)
         else:
             await granter.give(tenant_rights(registry, cluster))
+        return nothing
 
     async def _state(self, operation: Operation) -> None:
         assert operation.tenant is not None
@@ -255,10 +259,37 @@ def registered(before: PhysicalCluster, reach: Reach, now_ms: int) -> PhysicalCl
         provider=reach.provider,
         kafka_id=reach.kafka_id,
         brokers=reach.brokers,
-        cells=reach.cells,
+        cells=cells_after(before.cells, reach),
         bootstrap=reach.tenants_bootstrap,
         state=ClusterState.READY,
     )
+
+
+def _taken(account: ServiceAccount, registry: Registry, now_ms: int) -> tuple[Change, ...]:
+    """What was revoked when this was read is gone from Kafka."""
+    now = registry.get(ServiceAccount, account.id)
+    if now is None or not account.revoked:
+        return ()
+    left = tuple(grant for grant in now.revoked if grant not in account.revoked)
+    return (Put(now.changed(now_ms, revoked=left)),)
+
+
+def cells_after(before: Sequence[CellPlace], reach: Reach) -> tuple[CellPlace, ...]:
+    """Cells that there are stay, since tenants live in them; brokers that are in none form further ones.
+
+    Brokers that do not make up a whole cell, evenly over the zones, wait for others.
+    """
+    there = {broker.id for broker in reach.brokers}
+    if not before or any(broker not in there for cell in before for broker in cell.brokers):
+        return reach.cells
+    zones: dict[Zone, list[BrokerId]] = {}
+    for broker in reach.brokers:
+        zones.setdefault(broker.zone, []).append(broker.id)
+    existing = [Cell(CellId(cell.id), cell.brokers) for cell in before]
+    size = max(len(cell.brokers) for cell in before)
+    if size % len(zones):  # made when there were other zones: nothing to go by
+        return reach.cells
+    return tuple(CellPlace(cell.id, cell.brokers) for cell in plan_cells(zones, size, existing))
 
 
 async def _evict(client: Client, group: str) -> None:

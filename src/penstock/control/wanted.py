@@ -10,31 +10,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.control.placing import brokers_of
+from penstock.control.rules import account_rules
 from penstock.control.units import TABLES, quota_of
-from penstock.model.entities import ClusterState, LogicalCluster, PhysicalCluster, Role
+from penstock.model.entities import ClusterState, LogicalCluster, PhysicalCluster
 from penstock.model.events import Dimension
-from penstock.model.ids import kafka_user, tenant_prefix
+from penstock.model.ids import kafka_user
 from penstock.model.tenantstate import AccountState, KeyState, TenantState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.control.registry import Registry
+    from penstock.control.rules import Rule
     from penstock.model.entities import ServiceAccount
-
-CLUSTER: Final = "cluster"
-_BELOW_PREFIX: Final = ("topic", "group", "transactional-id")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Rule:
-    """An ACL that allows, from any host."""
-
-    user: str
-    resource: str
-    name: str
-    pattern: str
-    operation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +40,11 @@ NOTHING: Final = Rights()
 
 def account_rights(account: ServiceAccount, quota: Mapping[str, float]) -> Rights:
     user = kafka_user(account.tenant, account.account)
-    prefix = tenant_prefix(account.tenant)
-    # Opens nothing, and spares the broker a search through all ACLs.
-    rules = {Rule(user, CLUSTER, "kafka-cluster", "literal", "idempotent-write")}
-    if account.role is Role.OWNER:
-        rules |= {Rule(user, kind, prefix, "prefixed", "all") for kind in _BELOW_PREFIX}
-    rules |= {Rule(user, g.resource, prefix + g.name, g.pattern, g.operation) for g in account.grants}
     rates = {
         "producer_byte_rate": quota[Dimension.INGRESS_BYTES],
         "consumer_byte_rate": quota[Dimension.EGRESS_BYTES],
     }
-    return Rights({user: account.generation}, frozenset(rules), {user: rates})
+    return Rights({user: account.generation}, account_rules(account), {user: rates})
 
 
 def tenant_rights(registry: Registry, cluster: LogicalCluster) -> Rights:

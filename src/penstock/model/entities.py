@@ -235,6 +235,7 @@ class ServiceAccount(Entity):
     generation: int = 1  # of its password towards Kafka
     role: Role = Role.OWNER
     grants: tuple[Grant, ...] = ()
+    revoked: tuple[Grant, ...] = ()  # taken back, and Kafka may still have them
     ready: bool = False  # its Kafka user is there
 
     @property

@@ -30,7 +30,7 @@ class NameTaken(ControlError):
     code = "PEN-5003"
     status = 409
     fault = Fault.CALLER
-    text = "there is a {kind} named {name!r} already: {id}"
+    text = "the name {name!r} is taken by another {kind}: {id}"
     hint = "Choose another name, or use the one that is there."
 
 
@@ -96,7 +96,7 @@ class TokenRefused(ControlError):
     fault = Fault.CALLER
     exit_code = Exit.DENIED
     text = "the operator token is missing or not valid"
-    hint = "Send `Authorization: Bearer …` with a token from `penstock control token`."
+    hint = "Set PENSTOCK_TOKEN (or send `Authorization: Bearer …`) to a token from `penstock control token`."
 
 
 class RoleRefused(ControlError):
@@ -213,3 +213,12 @@ class RouteMissing(ControlError):
     exit_code = Exit.NOT_FOUND
     text = "{method} {path}: {reason}"
     hint = "See /v1/openapi.json for what there is."
+
+
+class CellSlow(ControlError):
+    code = "PEN-5024"
+    status = 503
+    fault = Fault.UPSTREAM
+    exit_code = Exit.UNHEALTHY
+    text = "the new cell was not there within {seconds:.0f} s"
+    hint = "`penstock status` shows its brokers, `penstock cell list` the cell as soon as it is formed."

@@ -32,11 +32,11 @@ def serving(rate: float | None, *, gateways: float = 0.0) -> tuple[Session, Wire
     gateway = quiet_gateway(Bounds())
     gateway.samples.rate = gateways
     session, client, broker = Session(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
-    session.connection_made(client)  # type: ignore[arg-type]
+    session.connection_made(client)
     gateway.sessions[session.number] = session
     session.life = advance(session.life, Event.LOGGED_IN)
     upstream = Upstream(BROKER)
-    upstream.connection_made(broker)  # type: ignore[arg-type]
+    upstream.connection_made(broker)
     session.link(upstream, Realm(replace(TENANT, log_sample=rate), {1: (b"gateway", 9001)}))
     return session, client, broker
 

@@ -137,7 +137,7 @@ def test_workers_hear_their_parents_end() -> None:
 
 
 def settings(path: Path, **more: object) -> GatewaySettings:
-    return GatewaySettings("gw-1", "127.0.0.1", "127.0.0.1", path, **more)  # type: ignore[arg-type]
+    return GatewaySettings("gw-1", "127.0.0.1", "127.0.0.1", path, **more)  # type: ignore[arg-type]  # any of its fields
 
 
 def config(*ports: int) -> GatewayConfig:

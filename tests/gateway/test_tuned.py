@@ -121,7 +121,7 @@ def test_a_tenant_that_asks_for_little_does_not_notice() -> None:
     modest = ground.tenants[LogicalClusterId("lkc-00000a")]
     whole, modest.quota = modest.quota, modest.quota / 10  # it offers a tenth of what it may
     rates = ground.rates
-    ground.rates = lambda tenant: (  # type: ignore[method-assign]
+    ground.rates = lambda tenant: (  # type: ignore[method-assign]  # of this one
         {INGRESS: whole} if tenant == "lkc-00000a" else rates(tenant)
     )
     ground.seconds(3)

@@ -202,7 +202,7 @@ def test_local_brokers_are_added_by_whoever_runs_them(tmp_path: Path) -> None:
     provisioner = LocalProvisioner(Layout(tmp_path))
     home = Paper.with_cells(2).registry.need(PhysicalCluster, PHYSICAL)
 
-    assert "penstock up --brokers 9 --zones a,b,c" in provisioner.growth(home, 3)
+    assert "3 brokers more, evenly over zones a,b,c: `penstock cell add`" in provisioner.growth(home, 3)
     adopted = Paper.with_cells(provider="adopted").registry.need(PhysicalCluster, PHYSICAL)
     assert provisioner.growth(adopted, 3) == ""
 

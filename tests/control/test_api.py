@@ -207,7 +207,7 @@ def test_every_list_is_asked_for_and_answered_in_one_way(api: Api) -> None:
         if operation["operationId"].startswith("list")
     ]
 
-    assert len(lists) == 7
+    assert len(lists) == 8
     for operation in lists:
         asked = {parameter["name"] for parameter in operation["parameters"]}
         shape = operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]

@@ -31,6 +31,7 @@ def serving(rate: float | None, *, gateways: float = 0.0) -> tuple[Session, Wire
     """A session of a tenant with such a rate, on a gateway with another."""
     gateway = quiet_gateway(Bounds())
     gateway.samples.rate = gateways
+    assert gateway.doorkeeper.knock("127.0.0.1", gateway.now()) is None
     session, client, broker = Session(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
     session.connection_made(client)
     gateway.sessions[session.number] = session

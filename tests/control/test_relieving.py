@@ -263,7 +263,7 @@ async def test_a_full_cell_of_a_real_fleet_relieves_itself_and_asks_for_another(
         await eventually(needed)
         (condition,) = plane.registry.need(PhysicalCluster, shop.cluster).conditions
         assert condition.kind == ConditionKind.NEEDS_CELL
-        assert "penstock up --brokers 3" in condition.remedy
+        assert "penstock cell add" in condition.remedy
         planted.cells = {}
 
         async def over() -> bool:

@@ -409,10 +409,13 @@ def test_a_request_beyond_its_tenants_size_closes_the_connection_as_a_broker_wou
         reader, writer = await raw_login(access)
         body = {"Topics": [{"Name": "t" * 200} for _ in range(size // 200)]}
         writer.write(encode_request(Request("Metadata", 12, 3, "t", body)))
-        async with asyncio.timeout(SECONDS_MAX):
-            answer = await reader.read(4)
-        writer.close()
-        return answer
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                return await reader.read(4)
+        except ConnectionResetError:  # closed with some of the request unread
+            return b""
+        finally:
+            writer.close()
 
     assert asyncio.run(asked(2_000)) != b""
     assert asyncio.run(asked(30_000)) == b""

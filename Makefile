@@ -51,7 +51,7 @@ test: check  ## all of the above, then the whole suite
 
 soak: setup  ## kill-and-recover loops of ten minutes each, and properties on examples nobody has seen
 	@$(PYTEST) -m "not soak and not peers and not kafka and not spark" --hypothesis-profile=explore --timeout=1800
-	@$(PYTEST) -m soak --timeout=1800
+	@$(PYTEST) -m soak --hypothesis-profile=explore --timeout=1800
 
 test-peers: setup  ## against other projects' clients and tools, some built first
 	@$(PYTEST) -m peers --timeout=1800

@@ -186,7 +186,8 @@ def rebuild_files(
 ) -> Rebuilt:
     """The same into SQLite files. Their directory appears when all of them are whole."""
     part = state.with_name(f"{state.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    if part.exists():
+        shutil.rmtree(part)
     done = rebuild(session, connection, topic, task, directory, SqliteStores(part))
     part.replace(state)
     return done
@@ -203,7 +204,8 @@ def _begun(task: Task, directory: Path) -> Task:
         begun = json.loads(path.read_text())
         if begun["tables"] == tables:
             return replace(task, until=read(begun["until"]), sent=read(begun["sent"]))
-    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        shutil.rmtree(directory)
     directory.mkdir(parents=True)
     begun = {"tables": tables, "until": written(task.until), "sent": written(task.sent)}
     write_atomically(path, json.dumps(begun))

@@ -65,8 +65,10 @@ class GatewayKeeper:
         task = self._keeping.pop(cluster, None)
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.wait({task})
             self._kept.pop(cluster).leave()
+            if not task.cancelled():
+                task.result()  # raises what it ended by, if that was a fault of ours
 
 
 class _Kept:

@@ -52,18 +52,7 @@ class Granter:
 
     async def take_rules(self, rules: Sequence[Rule]) -> None:
         """These very rules, whoever they are of."""
-        filters = [
-            AclFilter(
-                acl.principal,
-                acl.operation,
-                acl.resource_type,
-                acl.resource_name,
-                acl.pattern,
-                acl.permission,
-                acl.host,
-            )
-            for acl in map(acl_of, rules)
-        ]
+        filters = [acls.exactly(acl_of(rule)) for rule in rules]
         if filters:
             _raise_any(await acls.delete(self._client, filters))
 

@@ -191,16 +191,3 @@ def _name_matches(acl: Acl, wanted: AclFilter) -> bool:
     if acl.pattern is Pattern.PREFIXED:
         return wanted.resource_name.startswith(acl.resource_name)
     return acl.resource_name in (wanted.resource_name, EVERYTHING)
-
-
-def exactly(acl: Acl) -> AclFilter:
-    """The filter that finds this very rule and no other."""
-    return AclFilter(
-        acl.principal,
-        acl.operation,
-        acl.resource_type,
-        acl.resource_name,
-        acl.pattern,
-        acl.permission,
-        acl.host,
-    )

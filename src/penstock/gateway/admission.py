@@ -7,7 +7,6 @@ Memory is bounded (`tally`): addresses that have no connection are forgotten whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -41,29 +40,6 @@ class Denial(StrEnum):
     NAME_REFUSED = "name_refused"
     KEY_REVOKED = "key_revoked"
     UPSTREAM = "upstream"  # the broker could not be reached, or answered what cannot be passed on
-
-
-@dataclass(slots=True)
-class Bucket:
-    """Tokens that come back at `rate` a second, up to `size`."""
-
-    rate: float
-    size: float
-    tokens: float
-    filled_at: float
-
-    @classmethod
-    def full(cls, rate: float, now: float) -> Bucket:
-        size = max(1.0, rate * BURST_SECONDS)
-        return cls(rate, size, size, now)
-
-    def take(self, now: float) -> bool:
-        self.tokens = min(self.size, self.tokens + (now - self.filled_at) * self.rate)
-        self.filled_at = now
-        if self.tokens < 1.0:
-            return False
-        self.tokens -= 1.0
-        return True
 
 
 class Doorkeeper:

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.fleet.passwords import PLATFORM_USER
-from penstock.gateway.access import exactly, lies_within
+from penstock.gateway.access import lies_within
 from penstock.kafka import acls, configs
 from penstock.kafka.acls import AclFilter
 from penstock.kafka.client import Client
@@ -67,7 +67,7 @@ class Platform:
         _check(gone, tenant)
         if not gone:
             return {}
-        filters = {exactly(acl): acl for acl in gone}
+        filters = {acls.exactly(acl): acl for acl in gone}
         async with self._turns:
             answers = await acls.delete(self._client, list(filters), timeout=CALL_SECONDS)
         done: dict[Acl, PenstockError | None] = {}

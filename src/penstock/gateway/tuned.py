@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.gateway.admission import Bucket, Denial
+from penstock.gateway.admission import Denial
 from penstock.gateway.metering import Usage
 from penstock.gateway.throttling import TenantQuota
 from penstock.model.events import Dimension
@@ -39,6 +40,24 @@ STILL_LOOKS: Final = 2  # without any use, after which one who waits is not take
 FREE: Final = dict.fromkeys(FOLLOWED, UNLIMITED)
 
 
+@dataclass(slots=True)
+class Attempts:
+    """Logins that come back at `rate` a second, up to `size`."""
+
+    rate: float
+    size: float
+    left: float
+    filled_at: float
+
+    def take(self, now: float) -> bool:
+        self.left = min(self.size, self.left + (now - self.filled_at) * self.rate)
+        self.filled_at = now
+        if self.left < 1.0:
+            return False
+        self.left -= 1.0
+        return True
+
+
 class Part:
     """One tenant on one broker."""
 
@@ -51,7 +70,7 @@ class Part:
         self.quota = TenantQuota()
         self.quota.retune(FREE, now)
         self.quota.bind(self.usage)
-        self.attempts: Bucket | None = None  # none while nobody is held
+        self.attempts: Attempts | None = None  # none while nobody is held
         self.refused = self.refused_before = 0
         self.before = dict.fromkeys(HELD, 0.0)  # what had been done at the last look
         self.still = 0  # looks since it did anything
@@ -87,10 +106,10 @@ class Part:
         if rate is None:
             self.attempts = None
             return
-        had = self.attempts.tokens if self.attempts is not None else 1.0
+        had = self.attempts.left if self.attempts is not None else 1.0
         since = self.attempts.filled_at if self.attempts is not None else now
         size = max(1.0, rate)  # no more of a burst than a second: it is a broker that has to bear it
-        self.attempts = Bucket(rate, size, min(had, size), since)
+        self.attempts = Attempts(rate, size, min(had, size), since)
 
     def rate(self, dimension: Dimension) -> float:
         if dimension is Dimension.CONNECTION_ATTEMPTS:

@@ -88,6 +88,19 @@ class AclFilter:
     host: str | None = None
 
 
+def exactly(acl: Acl) -> AclFilter:
+    """The filter that finds this very rule and no other."""
+    return AclFilter(
+        acl.principal,
+        acl.operation,
+        acl.resource_type,
+        acl.resource_name,
+        acl.pattern,
+        acl.permission,
+        acl.host,
+    )
+
+
 async def create(
     client: Client, acls: Sequence[Acl], *, timeout: float = CALL_SECONDS
 ) -> dict[Acl, PenstockError | None]:

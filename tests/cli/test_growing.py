@@ -24,6 +24,7 @@ from penstock.model.errors.settings import UsageInvalid
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 from tests.control.ground import physical
 from tests.ground.command import Penstock
+from tests.ground.fleet import wait_for
 from tests.ground.platform import Platform
 
 if TYPE_CHECKING:
@@ -108,6 +109,11 @@ def test_nothing_grows_that_does_not_run(tmp_path: Path) -> None:
         add_cell(RemoteOptions(home=tmp_path))
 
 
+def services(penstock: Penstock) -> list[str]:
+    shown = penstock("status", "-o", "json").data["services"]
+    return [f"{one['service'].split()[0]} {one['state']}" for one in shown if one["address"]]
+
+
 @pytest.mark.kafka
 def test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it(tmp_path: Path) -> None:
     penstock = Penstock(home=tmp_path / "home", directory=tmp_path)
@@ -117,6 +123,7 @@ def test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it(tmp_path:
         up = penstock(*words, env={"PENSTOCK_FLEET_ONLY": "no"})
         assert up.code == 0, up.err
         before, supervisor = platform.process("b1"), platform.supervisor()
+        wait_for(lambda: services(penstock) == ["control ready", "gateway ready"], what="all to be shown")
 
         added = penstock("cell", "add", "-o", "json")
 

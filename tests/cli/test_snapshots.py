@@ -90,6 +90,7 @@ def test_the_shape_of_status(here: Callable[..., Ran], home: Path) -> None:
                     "reason": "str",
                 }
             ],
+            "services": [],
         }
     )
 

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import signal
 import sys
 import time
 from dataclasses import asdict
+from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.request import urlopen
 
 from cyclopts import Parameter
 
 from penstock.cli.output import Format, console, plain, show, table_of, tell
 from penstock.cli.settings import Options, setting
-from penstock.control.local import DEDICATED, dedicated_homes, stop_dedicated
+from penstock.control.addresses import ADDRESS_FILE
+from penstock.control.local import DEDICATED, dedicated_homes, gateway_file, stop_dedicated
 from penstock.fleet.local import remembered_document, watched_fleet
 from penstock.fleet.spec import Jit
 from penstock.fleet.status import FleetState, FleetStatus, fleet_status
 from penstock.fleet.supervisor import sole_supervisor, stop_nodes, supervisor_of
+from penstock.gateway.running import running
 from penstock.model.errors import Exit
 from penstock.model.errors.fleet import NotRunning, StillRunning
 from penstock.model.errors.settings import UsageInvalid
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import RenderableType
 
     from penstock.fleet.layout import Layout
@@ -33,11 +41,13 @@ if TYPE_CHECKING:
 
 STOP_SECONDS_MAX = 60.0
 WATCH_SECONDS = 1.0
+ANSWER_SECONDS_MAX = 5.0
 
 _COLUMNS = {
     "NODE": "node", "ROLE": "role", "ZONE": "zone", "STATE": "state", "ADDRESS": "address", "PID": "pid",
     "UP": "up", "MB": "memory_mb", "RESTARTS": "restarts", "WHY": "reason",
 }  # fmt: skip
+_SERVICE_COLUMNS = {"SERVICE": "service", "STATE": "state", "ADDRESS": "address"}
 
 
 async def up(
@@ -109,7 +119,7 @@ async def status(
     timeout: Annotated[float, Parameter(help="How long to wait, seconds.")] = 120.0,
     options: Options = Options(),
 ) -> int:
-    """Show every node: what its process does and whether it answers. Exit code 5 unless all do.
+    """Show every node, and the services beside them. Exit code 5 unless every node answers.
 
     Example:  penstock status -o json
     """
@@ -121,7 +131,8 @@ async def status(
     while wait and seen.state is not FleetState.READY and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
         seen = await fleet_status(fleet)
-    show(status_data(seen), options.form, status_view(seen))
+    services = await asyncio.to_thread(services_of, fleet)
+    show(status_data(seen, services), options.form, status_view(seen, services))
     return Exit.FINE if seen.state is FleetState.READY else Exit.UNHEALTHY
 
 
@@ -207,17 +218,48 @@ def _delete(layout: Layout) -> None:
         (layout.home / name).unlink(missing_ok=True)
 
 
-def status_data(seen: FleetStatus) -> dict[str, Any]:
+def services_of(fleet: LocalFleet) -> list[dict[str, Any]]:
+    """The control plane and the gateways that this fleet's supervisor keeps; none of Kafka alone."""
+    layout, supervisor = fleet.layout, supervisor_of(fleet.layout)
+    try:
+        told = json.loads((layout.home / ADDRESS_FILE).read_text())
+    except FileNotFoundError:
+        return []
+    if supervisor is None or told["pid"] != supervisor.pid:
+        return []  # of a start before this one
+    answers = "ready" if _answers(told["url"] + "/healthz") else "no answer"
+    found = [{"service": "control plane", "state": answers, "address": told["url"]}]
+    for cluster in fleet.clusters:
+        gateways = running(gateway_file(layout, cluster.cluster.spec))
+        found += [
+            {"service": f"gateway {one.gateway}", "state": "ready", "address": one.bootstrap}
+            for one in gateways
+        ]
+        if not gateways:
+            found.append({"service": f"gateway of {cluster.name}", "state": "not running", "address": ""})
+    return found
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=ANSWER_SECONDS_MAX) as answer:  # noqa: S310  (an address of our own)
+            return bool(answer.status == HTTPStatus.OK)
+    except (OSError, HTTPException):
+        return False
+
+
+def status_data(seen: FleetStatus, services: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "state": seen.state,
         "home": seen.home,
         "supervisor": seen.supervisor,
         "clusters": seen.clusters,
         "nodes": [asdict(node) for node in seen.nodes],
+        "services": [*services],
     }
 
 
-def status_view(seen: FleetStatus) -> RenderableType:
+def status_view(seen: FleetStatus, services: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
     from rich.console import Group
 
     rows = [asdict(node) | {"up": _duration(node.uptime_seconds)} for node in seen.nodes]
@@ -230,20 +272,22 @@ def status_view(seen: FleetStatus) -> RenderableType:
         for name, facts in seen.clusters.items()
     ]
     supervised = f"supervised by process {seen.supervisor}" if seen.supervisor else "not supervised"
-    return Group(*heads, table_of(rows, _COLUMNS), f"[dim]{seen.state}, {supervised}[/]")
+    below = [table_of(services, _SERVICE_COLUMNS)] if services else []
+    return Group(*heads, table_of(rows, _COLUMNS), *below, f"[dim]{seen.state}, {supervised}[/]")
 
 
 async def _watch(fleet: LocalFleet, form: Format) -> int:
     from rich.live import Live
 
     while form is not Format.TABLE or not sys.stdout.isatty():
-        seen = await fleet_status(fleet)
-        show(status_data(seen), form, status_view(seen))
+        seen, services = await fleet_status(fleet), await asyncio.to_thread(services_of, fleet)
+        show(status_data(seen, services), form, status_view(seen, services))
         sys.stdout.flush()
         await asyncio.sleep(WATCH_SECONDS)
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
-            live.update(status_view(await fleet_status(fleet)), refresh=True)
+            seen, services = await fleet_status(fleet), await asyncio.to_thread(services_of, fleet)
+            live.update(status_view(seen, services), refresh=True)
             await asyncio.sleep(WATCH_SECONDS)
 
 

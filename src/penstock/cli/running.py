@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from penstock.cli.local import status_data, status_view
+from penstock.cli.local import services_of, status_data, status_view
 from penstock.cli.output import (
     Format,
     console,
@@ -268,7 +268,8 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | No
 async def _announce(fleet: LocalFleet, options: Options, *, demo: dict[str, str] | None = None) -> None:
     seen = await fleet_status(fleet)
     if options.form is not Format.TABLE:
-        show(status_data(seen) | ({"demo": demo} if demo else {}), options.form, "")
+        services = await asyncio.to_thread(services_of, fleet)
+        show(status_data(seen, services) | ({"demo": demo} if demo else {}), options.form, "")
         sys.stdout.flush()
         return
     for name, facts in seen.clusters.items():

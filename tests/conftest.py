@@ -105,7 +105,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if call.when == "setup":
-        item.stash[_log_sizes] = {str(p): p.stat().st_size for p in _logs()}
+        item.stash[_log_sizes] = {str(path): _size(path) for path in _logs()}
     if report.failed:
         before = item.stash.get(_log_sizes, {})
         for path in _logs():
@@ -126,8 +126,18 @@ def _logs() -> list[Path]:
     return [path for path in files if path.exists()]
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # a node puts a full log aside before it begins the next
+        return 0
+
+
 def _said_since(path: Path, offset: int) -> str:
-    with path.open("rb") as file:
-        file.seek(offset if path.stat().st_size >= offset else 0)
-        lines = file.read().decode(errors="replace").splitlines()
+    try:
+        with path.open("rb") as file:
+            file.seek(offset if _size(path) >= offset else 0)
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
     return "\n".join(lines[-LOG_LINES_SHOWN_MAX:])

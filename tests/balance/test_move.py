@@ -27,6 +27,7 @@ from penstock.model import faults
 from penstock.model.errors.balance import MoveStalled
 from penstock.model.ids import BrokerId, LogicalClusterId, Zone, new_logical_cluster_id
 from tests.ground.fleet import Fleet, wait_for
+from tests.ground.topics import led_everywhere
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Cells:
         replicas = {index: [int(b) for b in brokers] for index, brokers in enumerate(placed)}
         settings = {"min.insync.replicas": "2"}
         all_done(await topics.create(client, [topics.NewTopic(full, replicas=replicas, configs=settings)]))
+        await led_everywhere(self.fleet.bootstrap, self.fleet.security(), full, PARTITIONS)
         return full
 
     async def lies_in(self, client: Client, topic: str, cell: Cell) -> bool:

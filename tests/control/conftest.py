@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # So that a take-over takes a second, not six.
 QUICK_SESSIONS = {"group.min.session.timeout.ms": "500"}
 SESSION_SECONDS = 1.5
+# Where nobody is killed a session only has to outlast whatever holds this process up.
+PATIENT_SESSION_SECONDS = 6.0
 ROOT = "root-token-for-tests"
 
 
@@ -77,6 +79,14 @@ class Office:
 
         return await eventually(over)
 
+    async def as_declared(self) -> None:
+        """Nothing differs, once brokers have heard of what was committed."""
+
+        async def agrees() -> bool:
+            return await self.plane.check() == ()
+
+        await eventually(agrees)
+
     async def active(self) -> None:
         async def reigns() -> bool:
             return self.plane.role is Role.ACTIVE
@@ -98,7 +108,7 @@ async def open_office(
     root = hashlib.sha256(ROOT.encode()).hexdigest()
     home = Home(reaches[0].id, url, reaches, root)
     plane = ControlPlane(
-        home, clusters, provisioner=provisioner, session_seconds=SESSION_SECONDS, watch=watch
+        home, clusters, provisioner=provisioner, session_seconds=PATIENT_SESSION_SECONDS, watch=watch
     )
     stop = asyncio.Event()
     task = asyncio.create_task(plane.run(stop))

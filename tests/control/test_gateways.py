@@ -73,7 +73,7 @@ def login(key: str, secret: str = SECRET) -> Security:
 async def works(gateway: Gateway, key: str, secret: str = SECRET) -> bool:
     try:
         async with Client(gateway.bootstrap, login(key, secret)) as client:
-            await client.call("Metadata", {"Topics": []}, timeout=5, again=False)
+            await client.call("Metadata", {"Topics": []}, again=False)
     except LoginRefused:
         return False
     return True

@@ -29,6 +29,7 @@ from penstock.model.events import AuditEvent
 from penstock.model.ids import LogicalClusterId
 from tests.control.conftest import QUICK_SESSIONS, open_office
 from tests.control.ground import PHYSICAL, Paper
+from tests.ground.topics import led_everywhere
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
@@ -248,12 +249,16 @@ async def test_a_full_cell_of_a_real_fleet_relieves_itself_and_asks_for_another(
         planted.cells = {}
         physical = plane.registry.need(PhysicalCluster, shop.cluster)
         after = plane.registry.cluster(shop.id)
-        assert await _replicas_of(fleet, shop) == set(brokers_of(after, physical))
+
+        async def arrived() -> bool:  # in the eyes of the broker that is asked, too
+            return await _replicas_of(fleet, shop) == set(brokers_of(after, physical))
+
+        await eventually(arrived)
         assert [(e.operation, e.actor) for e in await _audited(fleet) if e.tenant == shop.id][-1] == (
             "cluster.move",
             ACTOR,
         )
-        assert await plane.check() == ()
+        await office.as_declared()
 
         planted.cells = {cell.id: 0.95 for cell in physical.cells}
 
@@ -279,6 +284,7 @@ async def _topic_at_home(fleet: Fleet, registry: Registry, cluster: LogicalClust
     async with Client(fleet.bootstrap, fleet.security()) as client:
         made = await topics.create(client, [topics.NewTopic(name, replicas={0: [*brokers], 1: [*brokers]})])
         assert not isinstance(made[name], PenstockError), made
+    await led_everywhere(fleet.bootstrap, fleet.security(), name, 2)
 
 
 async def _replicas_of(fleet: Fleet, cluster: LogicalCluster) -> set[int]:

@@ -189,21 +189,28 @@ async def test_rules_that_a_tenant_made_stay_until_their_account_goes(
     finally:
         await gateway.close()
 
-    assert await shown() == MADE
-    assert await office.plane.check() == ()
+    async def made_here() -> bool:
+        return await shown() == MADE
+
+    await eventually(made_here)
+    await office.as_declared()
     assert await office.plane.repair() == ()
     changed = await office.decide(lambda r, a: decisions.update_account(r, a, app, None, []), ServiceAccount)
     await office.ended(changed.operation.id)
     assert await shown() == MADE
     now = office.plane.registry.need(ServiceAccount, app)
     assert (now.grants, now.revoked) == ((), ())
-    assert await office.plane.check() == ()
+    await office.as_declared()
 
     gone = await office.decide(lambda r, a: decisions.delete_account(r, a, app, None), ServiceAccount)
     await office.ended(gone.operation.id)
     async with Client(control_fleet.bootstrap, control_fleet.security()) as client:
-        assert await acls.describe(client, AclFilter(principal=f"User:{user}")) == []
-    assert await office.plane.check() == ()
+
+        async def gone_too() -> bool:
+            return await acls.describe(client, AclFilter(principal=f"User:{user}")) == []
+
+        await eventually(gone_too)
+    await office.as_declared()
 
 
 @pytest.mark.kafka

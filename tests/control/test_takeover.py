@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from penstock.cli.remote import Control
@@ -23,6 +24,7 @@ from penstock.kafka import topics
 from penstock.kafka.client import Client
 from penstock.model import faults
 from penstock.model.errors import PenstockError
+from penstock.model.errors.control import NotActive
 from tests.control.conftest import QUICK_SESSIONS, SESSION_SECONDS
 from tests.ground.command import clean_environment
 from tests.ground.fleet import TINY, wait_for
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from tests.ground.fleet import Fleet
     from tests.ground.processes import Processes
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # one process after the other is started
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Plane:
         return "away"
 
     def _url(self) -> str:
-        found = re.search(r"control plane at (http://\S+)", self.log.read_text())
+        found = re.search(r"control plane at (http://\S+)\s", self.log.read_text())
         return found[1] if found else ""
 
 
@@ -94,8 +96,14 @@ class Palace:
 
     def active(self, *planes: Plane) -> Plane:
         """The one that reigns, once one does."""
-        wait_for(lambda: any(plane.role() == "active" for plane in planes), what="somebody to be active")
-        return next(plane for plane in planes if plane.role() == "active")
+        found: list[Plane] = []
+
+        def reigns() -> bool:
+            found[:] = [plane for plane in planes if plane.role() == "active"]
+            return bool(found)
+
+        wait_for(reigns, what="somebody to be active")
+        return found[0]
 
 
 @pytest.fixture
@@ -109,10 +117,17 @@ def points(action: str) -> list[str]:
 
 
 def begun(control: Control, method: str, path: str, body: Any = None) -> None:
-    """Asks; whoever was asked may die of it."""
+    """Asks; whoever was asked may die of it. One that is not active for a moment is asked again."""
     headers = {"Idempotency-Key": os.urandom(8).hex(), "If-Match": "*"}
-    with suppress(PenstockError):
-        control._once(method, path, body, headers)
+
+    def asked() -> bool:
+        try:
+            control._once(method, path, body, headers)
+        except PenstockError as failure:
+            return failure.code != NotActive.code
+        return True
+
+    wait_for(asked, what="somebody who is active to be asked")
 
 
 def finishes_though_killed_at(
@@ -129,7 +144,7 @@ def finishes_though_killed_at(
     wait_for(lambda: not list(control.every("/operations", state="running")), what=f"{action} to end")
     failed = list(control.every("/operations", state="failed"))
     assert not failed, failed
-    assert control.get("/check")["differences"] == []
+    wait_for(lambda: control.get("/check")["differences"] == [], what="brokers to have heard of it all")
     return control
 
 
@@ -229,7 +244,6 @@ def test_one_that_was_frozen_past_its_session_finds_that_it_may_not_write(
     point = operations.DONE_UNWRITTEN["cluster.create", 1]
     frozen = palace.start(f"{point}!stop")
     palace.active(frozen)
-    successor = palace.start()
     address = frozen.control()
     asked = subprocess.Popen(
         [sys.executable, "-c", _ASK, address.url, address.token, name],
@@ -238,6 +252,9 @@ def test_one_that_was_frozen_past_its_session_finds_that_it_may_not_write(
         stderr=subprocess.DEVNULL,
     )
     try:
+        stopped = psutil.Process(frozen.process.pid)
+        wait_for(lambda: stopped.status() == psutil.STATUS_STOPPED, what="it to stop itself")
+        successor = palace.start()
         control = palace.active(successor).control()
         wait_for(lambda: not list(control.every("/operations", state="running")), what="the creation to end")
         assert control.get(f"/clusters/{name}")["state"] == "ready"
@@ -247,7 +264,7 @@ def test_one_that_was_frozen_past_its_session_finds_that_it_may_not_write(
 
         wait_for(lambda: frozen.role() == "standby", what="the frozen one to step down")
         assert frozen.control().get("/status")["active"] == successor.url
-        assert control.get("/check")["differences"] == []
+        wait_for(lambda: control.get("/check")["differences"] == [], what="brokers to have heard of it all")
         assert [c for c in control.every("/clusters") if c["name"] == name] == []
     finally:
         asked.kill()
@@ -255,12 +272,20 @@ def test_one_that_was_frozen_past_its_session_finds_that_it_may_not_write(
 
 
 _ASK = """
-import json, sys, urllib.request
+import json, sys, time, urllib.error, urllib.request
 url, token, name = sys.argv[1:]
 request = urllib.request.Request(
     url + "/v1/clusters", json.dumps({"name": name}).encode(),
     {"Authorization": "Bearer " + token, "Content-Type": "application/json"}, method="POST")
-urllib.request.urlopen(request, timeout=60)
+end = time.monotonic() + 5
+while True:
+    try:
+        urllib.request.urlopen(request, timeout=60)
+        break
+    except urllib.error.HTTPError as refused:
+        if refused.code != 503 or time.monotonic() > end:  # it may be inactive for a moment
+            raise
+    time.sleep(0.2)
 """
 
 

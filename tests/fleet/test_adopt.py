@@ -15,10 +15,12 @@ from penstock.fleet.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka import users
 from penstock.kafka.client import Client
+from penstock.kafka.connection import Connection
 from penstock.kafka.outcomes import all_done
-from penstock.kafka.security import Mechanism
+from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.errors.fleet import AdoptedTwice, AdoptedUnknown
 from penstock.model.errors.wire import BrokerUnreachable, LoginRefused
+from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,5 +89,16 @@ def super_target(fleet: Fleet) -> Target:
 
 
 async def create_user(fleet: Fleet, name: str, password: str) -> None:
+    """One that every broker lets in: each hears of it by itself."""
     async with Client(fleet.bootstrap, fleet.security()) as client:
         all_done(await users.alter(client, upsert=[users.Credential(name, password)]))
+    for node in fleet.brokers:
+
+        async def let_in(port: int = node.spec.ports[Listener.INTERNAL]) -> bool:
+            try:
+                async with await Connection.open("127.0.0.1", port, Security(Login(name, password))):
+                    return True
+            except LoginRefused:
+                return False
+
+        await eventually(let_in)

@@ -20,6 +20,7 @@ def test_the_shared_fleet_takes_and_gives_back_a_record(fleet: Fleet, unique: Ca
     topic = unique("orders")
     admin = AdminClient(fleet.client_config())
     admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)
+    fleet.wait_led(topic, 3)
 
     producer = Producer(fleet.client_config(acks="all"))
     producer.produce(topic, b"coffee", key=b"k")

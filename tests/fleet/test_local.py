@@ -83,11 +83,11 @@ async def test_nodes_that_do_not_answer_in_time_are_named_with_the_reason(tmp_pa
     await node.start()
     try:
         with pytest.raises(NotReady) as caught:
-            await wait_until_ready([node], seconds=0.3)
+            await wait_until_ready([node], seconds=2.0)
     finally:
         await node.stop()
 
-    assert caught.value.message.startswith("home/b1 not ready after 0 s: home/b1: 127.0.0.1:")
+    assert caught.value.message.startswith("home/b1 not ready after 2 s: home/b1: 127.0.0.1:")
     assert "cannot connect" in caught.value.message
     assert "penstock status" in caught.value.advice
 

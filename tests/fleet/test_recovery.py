@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.ground.disk import FaultyDisk
     from tests.ground.fleet import Fleet
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # one node after the other is started again
 
 PARTITIONS = 3
 SECONDS_MAX = 60
@@ -91,15 +91,15 @@ def consumed(config: dict[str, Any], topic: str) -> set[int]:
     """Everything that the topic holds now."""
     consumer = Consumer(config | {"group.id": "reader", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found, ended = set(), 0
+    found, ended = set(), set()
     try:
-        while ended < PARTITIONS:
+        while len(ended) < PARTITIONS:
             record = consumer.poll(SECONDS_MAX)
             assert record is not None, f"nothing came for {SECONDS_MAX} s"
             if record.error() is None:
                 found.add(int(record.value()))
             elif record.error().code() == KafkaError._PARTITION_EOF:
-                ended += 1
+                ended.add(record.partition())  # told again, if its leader was lost meanwhile
     finally:
         consumer.close()
     return found

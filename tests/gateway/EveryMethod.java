@@ -98,15 +98,20 @@ public class EveryMethod {
             call("alterReplicaLogDirs", () -> admin.alterReplicaLogDirs(Map.of(replica, "/x")).all().get());
         }
 
-        /** Until every broker knows the topic with both its partitions. */
+        /** Until every broker knows the topic and has the logs of both its partitions. */
         void settled() {
-            for (int seen = 0; seen < 20;) {
+            for (boolean everywhere = false; !everywhere;) {
                 try {
-                    seen = admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().size() == 2 ? seen + 1 : 0;
+                    List<Integer> brokers = admin.describeCluster().nodes().get().stream().map(Node::id).toList();
+                    everywhere = admin.describeLogDirs(brokers).allDescriptions().get().values().stream().allMatch(this::both);
                 } catch (Exception notYet) {
-                    seen = 0;
+                    everywhere = false;
                 }
             }
+        }
+
+        boolean both(Map<String, LogDirDescription> dirs) {
+            return dirs.values().stream().flatMap(d -> d.replicaInfos().keySet().stream()).filter(p -> p.topic().equals(topic)).count() == 2;
         }
 
         void settings() {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.ground.fleet import wait_for
-from tests.ground.gateway import Access, brokers_of, new_access
+from tests.ground.gateway import Access, brokers_of, known_everywhere, new_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,7 @@ class Load:
         self.read: list[bytes] = []
         self.surfaced: list[Any] = []
         self._stop = threading.Event()
+        self._all_sent = threading.Event()
         self._producer = Producer(access.client_config())
         self._consumer = Consumer(access.client_config(group_id=group, auto_offset_reset="earliest"))
         self._consumer.subscribe([topic])
@@ -51,15 +54,20 @@ class Load:
             self._producer.produce(self._topic, b"%d" % self.sent, on_delivery=self._delivered)
             self.sent += 1
             self._producer.poll(0.001)
+        self._all_sent.set()
         if self._producer.flush(SECONDS):
             self.surfaced.append("records that were never delivered")
 
     def _consume(self) -> None:
-        while not (self._stop.is_set() and len(set(self.read)) >= self.sent):
-            message = self._consumer.poll(SECONDS)
+        came = time.monotonic()
+        while not (self._all_sent.is_set() and len(set(self.read)) >= self.sent):
+            message = self._consumer.poll(0.2)
             if message is None:
-                self.surfaced.append(f"nothing came after {len(self.read)} of {self.sent}")
-                break
+                if time.monotonic() - came > SECONDS:
+                    self.surfaced.append(f"nothing came after {len(self.read)} of {self.sent}")
+                    break
+                continue
+            came = time.monotonic()
             if message.error() is not None:
                 self.surfaced.append(message.error())
             else:
@@ -80,6 +88,7 @@ def test_clients_with_defaults_notice_nothing_of_a_replacement(
     topic = unique("orders")
     client = AdminClient(access.client_config())
     client.create_topics([NewTopic(topic, 3, 3)])[topic].result(SECONDS)
+    asyncio.run(known_everywhere(access, topic, 3))
     load = Load(access, topic, unique("readers"))
     try:
         wait_for(lambda: len(load.read) > 100, what="records to come through the old gateway")

@@ -63,7 +63,10 @@ async def test_garbage_closes_its_connection_and_nothing_else(ada: Access, what:
 
     writer.write(GARBAGE[what])
     writer.write_eof()
-    answered = await reader.read()
+    try:
+        answered = await reader.read()
+    except ConnectionResetError:  # closed with some of it unread
+        answered = b""
 
     assert b"lkc-" not in answered
     writer.close()
@@ -88,6 +91,7 @@ async def test_garbage_after_the_login_closes_its_connection_alone(ada: Access, 
 
 def test_a_client_that_dawdles_over_its_login_is_cut_off(make_gateway: Callable[..., RunningGateway]) -> None:
     running = make_gateway(new_access(), bounds=Bounds(handshake_seconds=1.0))
+    gateway = running.gateway
 
     async def dawdle() -> bytes:
         reader, writer = await asyncio.open_connection(*place(running.accesses[0]))
@@ -102,7 +106,8 @@ def test_a_client_that_dawdles_over_its_login_is_cut_off(make_gateway: Callable[
     answered = asyncio.run(dawdle())
 
     assert answered == b""
-    assert running.gateway.denials[Denial.HANDSHAKE_SLOW] == 1
+    assert gateway.denials[Denial.HANDSHAKE_SLOW] == 1
+    gateway.settings = replace(gateway.settings, bounds=Bounds())  # a login may take longer than a second
     assert asyncio.run(serves(running.accesses[0]))
 
 
@@ -181,7 +186,8 @@ def test_a_tenant_beyond_its_connections_or_outside_its_networks_is_refused(
     assert running.gateway.denials[Denial.TENANT_FULL] == 1
     assert running.gateway.denials[Denial.NETWORK_RULE] == 1
     wait_for(lambda: not running.gateway.sessions, what="the sessions to end")
-    assert running.gateway.doorkeeper.open == running.gateway.doorkeeper.half_open == 0
+    door = running.gateway.doorkeeper
+    assert running.do(lambda: (door.open, door.half_open)) == (0, 0)
 
 
 async def led_by_the_first_broker(connection: Connection, topic: str) -> None:

@@ -26,7 +26,7 @@ from penstock.kafka import acls, configs
 from penstock.kafka.acls import AclFilter, Operation
 from penstock.kafka.client import Client
 from penstock.kafka.outcomes import all_done
-from penstock.kafka.routing import group_coordinator
+from penstock.kafka.routing import NodeWithId, group_coordinator
 from penstock.model.events import Dimension
 from penstock.model.ids import new_service_account_id
 from penstock.wire.codes import Code
@@ -92,8 +92,18 @@ async def house(fleet: Fleet, make_gateway: Callable[..., RunningGateway]) -> Ho
         await acls.delete(client, [AclFilter(principal=f"User:{clerk.user}")])
     opened = [replace(one, bootstrap=running.bootstrap) for one in (owner, clerk)]
     found = House(*opened, running.accesses[1])
-    await until(lambda: rules_seen(found.owner, found.clerk), [])
+    await until(lambda: rules_everywhere(fleet, found.clerk), [0, 0, 0])
     return found
+
+
+async def rules_everywhere(fleet: Fleet, access: Access) -> list[int]:
+    """How many rules of an account each broker has heard of."""
+    asked = {**EVERY_ACL, "PrincipalFilter": f"User:{access.user}"}
+    async with Client(fleet.bootstrap, fleet.security()) as client:
+        answers = [
+            await client.call("DescribeAcls", asked, to=NodeWithId(node.spec.id)) for node in fleet.brokers
+        ]
+    return [sum(len(resource["Acls"]) for resource in answer["Resources"]) for answer in answers]
 
 
 async def rules_seen(access: Access, about: Access) -> list[tuple[Any, ...]]:
@@ -124,6 +134,7 @@ async def create(access: Access, topic: str) -> None:
     asked = {"Name": topic, "NumPartitions": 1, "ReplicationFactor": 3, "Assignments": [], "Configs": []}
     answer = await call(access, "CreateTopics", {"Topics": [asked], "TimeoutMs": 10_000})
     assert codes_in(answer) == set(), answer
+    await known_everywhere(access, topic)
 
 
 async def topics_seen(access: Access) -> set[str]:
@@ -248,13 +259,13 @@ OPERATIONS = {"IncludeClusterAuthorizedOperations": True}
 
 
 async def test_authorised_operations_are_what_an_account_may_do(
-    house: House, unique: Callable[[str], str]
+    fleet: Fleet, house: House, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("orders"), unique("readers")
     await create(house.owner, topic)
     creations = [rule(house.clerk, topic), rule(house.clerk, group, ResourceType=3)]
     await call(house.owner, "CreateAcls", {"Creations": creations})
-    await until(lambda: topics_seen(house.clerk), {topic})
+    await until(lambda: rules_everywhere(fleet, house.clerk), [2, 2, 2])
 
     cluster, seen, topics, groups = {}, {}, {}, {}
     for access in (house.owner, house.clerk):
@@ -290,7 +301,12 @@ async def test_log_directories_show_the_sizes_of_ones_own_topics_alone(
     topic, foreign = unique("orders"), unique("invoices")
     await create(house.owner, topic)
     await create(house.stranger, foreign)
-    await known_everywhere(house.owner, topic)
+
+    async def sizes() -> int:
+        answer = await call(house.owner, "DescribeLogDirs", {"Topics": None})
+        return len(answer["Results"][0]["Topics"])
+
+    await until(sizes, 1)  # a broker knows a topic before it has its log
 
     for version in range(1, 6):
         everything = await call(house.owner, "DescribeLogDirs", {"Topics": None}, version)

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from tests.ground.fleet import wait_for
 from tests.ground.gateway import known_everywhere
 
 if TYPE_CHECKING:
@@ -243,11 +244,13 @@ def test_admin_changes_partitions_settings_and_records_of_own_topics(
         ConfigEntry("retention.ms", "123456789", incremental_operation=AlterConfigOpType.SET)
     )
     client.incremental_alter_configs([resource])[resource].result(SECONDS)
-    wait_until(lambda: watermarks(ada, topic)[1] == 3)
+    wait_for(lambda: watermarks(ada, topic)[1] == 3, what="the records")
     deleted = client.delete_records([TopicPartition(topic, 0, 1)])
 
-    settings = client.describe_configs([resource])[resource].result(SECONDS)
-    assert settings["retention.ms"].value == "123456789"
+    def kept() -> Any:
+        return client.describe_configs([resource])[resource].result(SECONDS)["retention.ms"].value
+
+    wait_for(lambda: kept() == "123456789", what="the setting")  # each broker hears of it by itself
     other = admin(bob)
     theirs = other.describe_configs([resource])[resource].result(SECONDS)
     assert theirs["retention.ms"].value != "123456789"
@@ -268,7 +271,7 @@ def test_deleting_a_topic_leaves_the_other_tenants_alone(
 
     client.delete_topics([topic])[topic].result(SECONDS)
 
-    wait_until(lambda: topic not in client.list_topics(timeout=SECONDS).topics)
+    wait_for(lambda: topic not in client.list_topics(timeout=SECONDS).topics, what="it to be gone")
     other = admin(bob)
     assert topic in other.list_topics(timeout=SECONDS).topics
 

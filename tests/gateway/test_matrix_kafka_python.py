@@ -126,10 +126,15 @@ class KafkaPythons(Story):
             return found["topic"][self.topic]
 
         self.call("alter_configs", lambda: of(client.alter_configs(ours({"retention.ms": "60000"}))))
-        self.call(
-            "describe_configs",
-            lambda: of(client.describe_configs(ours(["retention.ms"])))["retention.ms"]["value"],
-        )
+
+        def described() -> str:
+            def value() -> str:
+                return str(of(client.describe_configs(ours(["retention.ms"])))["retention.ms"]["value"])
+
+            wait_for(lambda: value() == "60000", what="the setting")  # each broker hears of it by itself
+            return value()
+
+        self.call("describe_configs", described)
         self.call("reset_configs", lambda: of(client.reset_configs(ours(["retention.ms"]))))
         self.call(
             "list_config_resources",

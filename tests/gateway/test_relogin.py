@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from tests.ground.fleet import Fleet
 
-LIFETIME_SECONDS = 6.0
+# A fifth of it is left when it is renewed, and the gateway looks only once a second.
+LIFETIME_SECONDS = 15.0
 IN_FLIGHT = 5
 
 

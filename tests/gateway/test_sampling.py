@@ -133,7 +133,7 @@ async def test_a_connection_is_told_of_when_it_logs_in_and_when_it_ends() -> Non
         session.close("drained")
         session.connection_lost(None)
 
-    first, _, last = lines
+    first, _, last = (line for line in lines if "connection" in line)  # other gateways may say something
     assert (first["event"], last["event"]) == ("connection opened", "connection closed")
     assert first["address"] == "127.0.0.1"
     assert (last["why"], last["requests"]) == ("drained", 1)

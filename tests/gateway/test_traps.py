@@ -18,7 +18,7 @@ from penstock.wire.codes import Code
 from penstock.wire.frames import Request, decode_response, encode_request
 from penstock.wire.records import Record, write
 from tests.ground.fleet import wait_for
-from tests.ground.gateway import raw_login, read_frame
+from tests.ground.gateway import known_everywhere, raw_login, read_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +49,19 @@ async def made(connection: Connection, topic: str, leader: int = 1, partitions: 
     while seen != [leader] * partitions:
         found = await connection.call("Metadata", {"Topics": [{"Name": topic}]}, version=9)
         seen = [p["LeaderId"] for p in found["Topics"][0]["Partitions"]]
+    if leader == 1:  # the broker at hand: it knows that it is to lead before it does
+        await leading(connection, topic, partitions)
     identity: UUID = answer["Topics"][0]["TopicId"]
     return identity
+
+
+async def leading(connection: Connection, topic: str, partitions: int) -> None:
+    asked = [{"PartitionIndex": n, "Timestamp": -1} for n in range(partitions)]
+    body = {"ReplicaId": -1, "Topics": [{"Name": topic, "Partitions": asked}]}
+    codes = {-1}
+    while codes != {Code.NONE}:
+        answer = await connection.call("ListOffsets", body, version=7)
+        codes = {p["ErrorCode"] for t in answer["Topics"] for p in t["Partitions"]}
 
 
 def produce(topic: str, acks: int, value: bytes = b"x") -> dict[str, Any]:
@@ -123,6 +134,7 @@ def test_the_coordinator_knows_a_members_topics_by_their_own_names(
             await made(connection, topic)
 
     asyncio.run(create())
+    asyncio.run(known_everywhere(ada, topic))
     consumer = Consumer(ada.client_config(group_id=group, auto_offset_reset="earliest"))
     consumer.subscribe([topic])
     wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), what="an assignment")
@@ -263,4 +275,4 @@ def test_compressed_and_large_batches_pass_in_streams(
     consumer.close()
 
     assert read == values + values
-    assert all(not s.requests.held_bytes for s in gateway.gateway.sessions.values())
+    assert gateway.do(lambda: all(not s.requests.held_bytes for s in gateway.gateway.sessions.values()))

@@ -19,6 +19,7 @@ from penstock.fleet.readiness import security_of, wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.spec import Listener
 from penstock.fleet.supervisor import stop_nodes
+from tests.ground.topics import led_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -127,6 +128,10 @@ class Fleet:
 
     def wait_ready(self, nodes: Iterable[Node] | None = None) -> None:
         asyncio.run(wait_until_ready(list(nodes or self.nodes)))
+
+    def wait_led(self, topic: str, partitions: int | None = None) -> None:
+        """Until every broker knows a new topic, and leads what it is to lead of it."""
+        asyncio.run(led_everywhere(self.bootstrap, self.security(), topic, partitions))
 
     def stop(self) -> None:
         for node in self.nodes:

@@ -18,11 +18,11 @@ import uvloop
 from penstock.fleet.security import load_platform_key
 from penstock.fleet.spec import Listener
 from penstock.gateway.config import ApiKey, Broker, GatewayConfig, ServiceAccount, Tenant
-from penstock.gateway.provision import provision
+from penstock.gateway.provision import provision, rules
 from penstock.gateway.server import Gateway
 from penstock.gateway.settings import Bounds, GatewaySettings
 from penstock.kafka.client import Client
-from penstock.kafka.connection import Connection
+from penstock.kafka.routing import NodeWithId
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.entities import Role
 from penstock.model.ids import (
@@ -33,16 +33,18 @@ from penstock.model.ids import (
 )
 from penstock.wire.codes import Code
 from penstock.wire.frames import Request, decode_response, encode_request
+from tests.ground.topics import led_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from penstock.kafka.acls import Acl
     from penstock.model.ids import ServiceAccountId
     from tests.ground.fleet import Fleet
 
 _T = TypeVar("_T")
 ALPHANUMERIC = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,6 @@ def start_gateway(
 ) -> RunningGateway:
     """Provision the tenants, and serve them."""
     secrets_directory = fleet.local.layout.secrets
-    key = load_platform_key(secrets_directory)
     config = GatewayConfig(
         PhysicalClusterId("pkc-000000"),
         tuple(brokers or brokers_of(fleet)),
@@ -163,7 +164,7 @@ def start_gateway(
 
     async def begin() -> Gateway:
         if accesses:
-            await _provision(fleet, config, key)
+            await provisioned(fleet, config.tenants)
         gateway = kind(made, config, **more)
         await gateway.start()
         return gateway
@@ -179,27 +180,37 @@ def start_gateway(
     return running
 
 
-async def _provision(fleet: Fleet, config: GatewayConfig, key: Any) -> None:
+async def provisioned(fleet: Fleet, tenants: Sequence[Tenant]) -> None:
+    """Users and rules of these tenants, known to every broker: each hears of them by itself."""
     async with Client(fleet.bootstrap, fleet.security()) as client:
-        await provision(client, config.tenants, key)
-
-
-async def known_everywhere(access: Access, topic: str, partitions: int | None = None) -> None:
-    """Wait until every broker knows a tenant's new topic, or its new partitions, with their leaders."""
-    async with asyncio.timeout(START_SECONDS):
-        for place in access.bootstrap.split(","):
-            host, port = place.split(":")
-            async with await Connection.open(host, int(port), access.security()) as connection:
-                while not await _known(connection, topic, partitions):
+        await provision(client, tenants, load_platform_key(fleet.local.layout.secrets))
+        if not tenants:
+            return
+        # Users come before rules, and all rules in one go: who has heard of the last has heard of all.
+        last = [rule for tenant in tenants for rule in rules(tenant)][-1]
+        for node in fleet.brokers:
+            async with asyncio.timeout(START_SECONDS):
+                while not await _heard(client, node.spec.id, last):
                     await asyncio.sleep(0.02)
 
 
-async def _known(connection: Connection, topic: str, partitions: int | None) -> bool:
-    answer = await connection.call("Metadata", {"Topics": [{"Name": topic}]}, version=9)
-    (found,) = answer["Topics"]
-    leaders = [partition["LeaderId"] for partition in found["Partitions"]]
-    enough = bool(leaders) if partitions is None else len(leaders) == partitions
-    return found["ErrorCode"] == Code.NONE and enough and min(leaders) >= 0
+async def _heard(client: Client, broker: int, rule: Acl) -> bool:
+    body = {
+        "ResourceTypeFilter": rule.resource_type,
+        "ResourceNameFilter": rule.resource_name,
+        "PatternTypeFilter": rule.pattern,
+        "PrincipalFilter": rule.principal,
+        "HostFilter": rule.host,
+        "Operation": rule.operation,
+        "PermissionType": rule.permission,
+    }
+    answer = await client.call("DescribeAcls", body, to=NodeWithId(broker))
+    return bool(answer["Resources"])
+
+
+async def known_everywhere(access: Access, topic: str, partitions: int | None = None) -> None:
+    """Wait until every broker knows a tenant's new topic, or its new partitions, and leads its own."""
+    await led_everywhere(access.bootstrap, access.security(), topic, partitions)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:

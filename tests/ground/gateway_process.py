@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from penstock.control.gateways import free_ports
-from penstock.fleet.security import load_platform_key
-from penstock.gateway.provision import provision
 from penstock.gateway.running import running
-from penstock.kafka.client import Client
 from tests.ground.fleet import wait_for
-from tests.ground.gateway import brokers_of
+from tests.ground.gateway import brokers_of, provisioned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +57,7 @@ class GatewayFile:
 
     def write(self, *accesses: Access) -> list[Access]:
         """Make them its tenants, in Kafka and in the file; they know the way in."""
-        asyncio.run(self._provision([access.tenant for access in accesses]))
+        asyncio.run(provisioned(self.fleet, [access.tenant for access in accesses]))
         brokers = brokers_of(self.fleet)
         self.ports = self.ports or free_ports(len(brokers))
         document = {
@@ -82,10 +79,6 @@ class GatewayFile:
         scratch.rename(self.path)
         bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         return [replace(access, bootstrap=bootstrap) for access in accesses]
-
-    async def _provision(self, tenants: list[Tenant]) -> None:
-        async with Client(self.fleet.bootstrap, self.fleet.security()) as client:
-            await provision(client, tenants, load_platform_key(self.fleet.local.layout.secrets))
 
     def start(self, workers: int | None = None) -> Running:
         """One more, which serves."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX = 1024
 CHUNK_BYTES = 64 * 1024
 CHUNKS_IN_FLIGHT_MAX = 64  # a direction; beyond that the sender is held back
-ANSWER_SECONDS_MAX = 10.0  # of the forwarder's own thread
+ANSWER_SECONDS_MAX = 60.0  # of the forwarder's own thread
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _END = b""

@@ -169,10 +169,11 @@ class Relay:
 
     def _accept(self, address: tuple[str, int]) -> Any:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            up_reader, up_writer = await asyncio.open_connection(*address)
-            self._open.add(writer)
-            link = Link(self)
+            self._open.add(writer)  # before it waits for the broker: whoever stops the relay waits for it
+            link, ends = Link(self), [writer]
             try:
+                up_reader, up_writer = await asyncio.open_connection(*address)
+                ends.append(up_writer)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._pump(reader, up_writer, link.there))
                     group.create_task(self._pump(up_reader, writer, link.back))
@@ -181,7 +182,7 @@ class Relay:
             except* PenstockError as failures:
                 self.failures += failures.exceptions
             finally:
-                for one in (writer, up_writer):
+                for one in ends:
                     one.transport.abort()
                 self._open.discard(writer)
 

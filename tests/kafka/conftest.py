@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from penstock.fleet.readiness import security_of
@@ -13,6 +14,7 @@ from penstock.kafka import topics
 from penstock.kafka.client import Client
 from penstock.kafka.outcomes import all_done
 from penstock.wire.records import Record, write
+from tests.ground.topics import led_everywhere
 from tests.kafka.appending import append
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ async def controllers(fleet: Fleet) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-def make_topic(client: Client, unique: Callable[[str], str]) -> MakeTopic:
+def make_topic(fleet: Fleet, client: Client, unique: Callable[[str], str]) -> MakeTopic:
     """`await make_topic(partitions=2)` is the name of a new topic, led and ready."""
 
     async def make(**keys: Any) -> str:
@@ -48,9 +50,20 @@ def make_topic(client: Client, unique: Callable[[str], str]) -> MakeTopic:
         wanted = {"partitions": 1, "replication_factor": 1} if "replicas" not in keys else {}
         new = topics.NewTopic(name, **{**wanted, **keys})
         all_done(await topics.create(client, [new]))
+        await led_everywhere(awake(fleet), fleet.security(), name, len(new.replicas) or new.partitions)
         return name
 
     return make
+
+
+def awake(fleet: Fleet) -> str:
+    """The brokers that can be asked: a test may have paused one."""
+    found = [node for node in fleet.brokers if (identity := node.running()) and not _stopped(identity.pid)]
+    return ",".join(node.spec.address(Listener.INTERNAL) for node in found)
+
+
+def _stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
 
 
 @pytest.fixture

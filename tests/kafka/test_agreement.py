@@ -153,7 +153,11 @@ async def test_topics_made_by_either_are_the_same(
     agreed = await alike(by_us, by_them)
     replicas = {name: [p[2:] for p in agreed[name, "partitions"]] for name in (ours, theirs)}
     assert replicas[ours] == replicas[theirs] == [(1, 2), (2, 3), (3, 1)]
-    assert set(await peer.list_topics()) >= {ours, theirs}
+
+    async def listed() -> bool:
+        return set(await peer.list_topics()) >= {ours, theirs}
+
+    await eventually(listed)
 
     all_done(await topics.delete(client, [theirs]))
     await peer.delete_topics([ours])
@@ -268,6 +272,7 @@ async def test_groups_and_their_commits(
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
 
     all_done(await commits.commit(client, ours, {first: Committed(3, 0, "a"), second: Committed(4, 0, "b")}))
+    await commits.committed(client, theirs)  # its coordinator has loaded: kafka-python would not ask again
     await peer.alter_group_offsets(
         theirs,
         {Theirs(topic, 0): OffsetAndMetadata(3, "a", 0), Theirs(topic, 1): OffsetAndMetadata(4, "b", 0)},

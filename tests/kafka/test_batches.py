@@ -15,6 +15,7 @@ from penstock.kafka.routing import LeaderOf
 from penstock.wire.compression import Compression
 from penstock.wire.records import Batch, ControlType, Record, batches, control, records, write
 from tests.kafka.appending import append
+from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +99,12 @@ async def test_transactions_leave_their_markers(
             ending(60)
 
     await asyncio.to_thread(produce)
-    found = await fetched(client, topic)
+
+    async def marked() -> list[Batch] | None:  # markers are written after the end was promised
+        batches = await fetched(client, topic)
+        return batches if len(batches) == 4 else None
+
+    found = await eventually(marked)
 
     assert [(b.is_transactional, b.is_control) for b in found] == [(True, False), (True, True)] * 2
     told = [control(row) for batch in found if batch.is_control for row in records(batch)]

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kafka
 
 
-async def values(client: Client, partition: TopicPartition) -> list[bytes | None]:
+async def values(client: Client, partition: TopicPartition, count: int) -> list[bytes | None]:
+    """All that counts, once so many do: a transaction's marker is written after its end was promised."""
     position, found = 0, []
     while True:
         chunk = await read(client, partition, position, wait_ms=100)
         found += [record.value for record in chunk.records]
-        if chunk.caught_up and chunk.position == position:
+        if len(found) >= count and chunk.caught_up and chunk.position == position:
             return found
         position = chunk.position
 
@@ -43,7 +44,7 @@ async def test_rows_of_a_transaction_are_read_back_in_order(
     for batch in ((b"a", b"b"), (b"c",), (b"d",)):
         last = await appender.commit([Row(partition, b"k", value) for value in batch])
 
-    assert await values(client, partition) == [b"a", b"b", b"c", b"d"]
+    assert await values(client, partition, 4) == [b"a", b"b", b"c", b"d"]
     assert last == {partition: 5}  # two markers lie between
     assert await bounds(client, partition) == (0, 7)
 
@@ -61,7 +62,7 @@ async def test_whoever_begins_last_is_the_only_one_that_can_commit(
         await old.commit([Row(partition, b"k", b"too late")])
     await new.commit([Row(partition, b"k", b"new")])
 
-    assert await values(client, partition) == [b"old", b"new"]
+    assert await values(client, partition, 2) == [b"old", b"new"]
 
 
 async def test_what_a_predecessor_left_open_is_aborted_and_not_read(
@@ -76,7 +77,7 @@ async def test_what_a_predecessor_left_open_is_aborted_and_not_read(
     await new.begin()
     await new.commit([Row(partition, b"k", b"new")])
 
-    assert await values(client, partition) == [b"new"]
+    assert await values(client, partition, 1) == [b"new"]
 
 
 async def test_several_partitions_change_together(
@@ -88,7 +89,7 @@ async def test_several_partitions_change_together(
 
     await appender.commit([Row(one, b"k", b"1"), Row(two, b"k", b"2")])
 
-    assert (await values(client, one), await values(client, two)) == ([b"1"], [b"2"])
+    assert (await values(client, one, 1), await values(client, two, 1)) == ([b"1"], [b"2"])
 
 
 async def test_more_than_a_batch_holds_is_still_one_transaction(
@@ -102,7 +103,7 @@ async def test_more_than_a_batch_holds_is_still_one_transaction(
     last = await appender.commit(rows)
 
     assert last == {partition: 11}
-    assert await values(client, partition) == [row.value for row in rows]
+    assert await values(client, partition, len(rows)) == [row.value for row in rows]
 
 
 async def test_a_place_that_is_gone_is_an_error_and_not_a_gap(

@@ -46,9 +46,12 @@ async def test_a_partition_moves_and_its_preferred_replica_is_elected(
         ({partition: True}, {partition: False}),
         ({partition: False}, {partition: False}),  # the move itself may have made it leader
     )
-    assert (
-        all_done(await topics.describe(client, [partition.topic]))[partition.topic].partitions[0].leader == 2
-    )
+
+    async def leads() -> bool:  # in the eyes of the broker that is asked
+        topic = all_done(await topics.describe(client, [partition.topic]))[partition.topic]
+        return topic.partitions[0].leader == 2
+
+    await eventually(leads)
 
 
 async def test_a_move_under_way_is_listed_and_can_be_called_off(

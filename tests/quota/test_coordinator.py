@@ -154,17 +154,23 @@ def listening(fleet: Fleet, tenant: str, heard: list[QuotaShares]) -> Iterator[N
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
-    async def listen() -> None:
+    async def follow() -> None:
         async with Client(fleet.bootstrap, fleet.security()) as client:
             told = Told(client, news=lambda news: heard.append(news) if news.tenant == tenant else None)
             await told.follower.run()
 
-    following = asyncio.run_coroutine_threadsafe(listen(), loop)
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.create_task(follow())
+
+    async def end() -> None:
+        following.cancel()
+        await asyncio.wait({following})
+
+    following = asyncio.run_coroutine_threadsafe(begin(), loop).result()
     try:
         yield
     finally:
-        following.cancel()
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.1), loop).result()
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,20 +43,22 @@ def addresses(fleet: Fleet) -> dict[int, str]:
     return {broker.id: f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()}
 
 
-def created(config: dict[str, Any], name: str, partitions: int = 2) -> None:
-    admin = AdminClient(config)
+def created(fleet: Fleet, name: str, partitions: int = 2, through: Relay | None = None) -> None:
+    """A new topic, known to every broker; made by a client of the relay, or of the brokers themselves."""
+    place = {} if through is None else {"bootstrap_servers": through.bootstrap}
+    admin = AdminClient(fleet.client_config(**place))
     for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
         future.result(timeout=30)
-    wait_for(lambda: name in admin.list_topics(timeout=30).topics, what=f"topic {name}")
+    fleet.wait_led(name if through is None else through.prefix.decode() + name, partitions)
 
 
 def test_a_tenant_produces_and_consumes_in_a_group_and_sees_its_own_topics_only(
     fleet: Fleet, relay: Relay, unique: Callable[[str], str]
 ) -> None:
     topic, foreign = unique("orders"), unique("foreign")
-    created(fleet.client_config(), foreign)
+    created(fleet, foreign)
     through = fleet.client_config(bootstrap_servers=relay.bootstrap)
-    created(through, topic)
+    created(fleet, topic, through=relay)
     producer = Producer({**through, "linger.ms": 5})
     values = [bytes((i % 256,)) * size for i, size in enumerate([1, 100, 20_000, 40_000, 200_000] * 20)]
     for value in values:
@@ -75,7 +78,7 @@ def test_kafka_python_produces_and_consumes_in_a_group(
 ) -> None:
     topic = unique("orders")
     through = fleet.client_config(bootstrap_servers=relay.bootstrap)
-    created(through, topic)
+    created(fleet, topic, through=relay)
     config = {
         "bootstrap_servers": relay.bootstrap,
         "security_protocol": through["security.protocol"],
@@ -126,7 +129,7 @@ async def test_brokers_take_padded_lengths_in_every_version(
     fleet: Fleet, relay: Relay, unique: Callable[[str], str], length: int
 ) -> None:
     topic = unique("t").ljust(length, "x")
-    created(fleet.client_config(bootstrap_servers=relay.bootstrap), topic, partitions=1)
+    await asyncio.to_thread(created, fleet, topic, 1, relay)
     physical = relay.prefix.decode() + topic
     found = AdminClient(fleet.client_config()).list_topics(timeout=30).topics[physical]
     leader = found.partitions[0].leader

@@ -15,6 +15,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -131,7 +132,7 @@ def figures(metrics: str) -> dict[str, Any]:
     try:
         with urlopen(metrics, timeout=METRICS_SECONDS) as answer:  # noqa: S310  (an address of our own)
             text = answer.read().decode()
-    except (URLError, OSError):
+    except (URLError, OSError, HTTPException):  # it may end in the middle of a word
         return {}
     area = METRIC_PREFIX + "gateway_"
     sums: dict[str, float] = {}

@@ -232,8 +232,8 @@ class Gateway:
             address = peer[0]
             denial = self.doorkeeper.knock(address, self.now())
             if denial is not None:
+                self._denied(denial, address, None)  # first: who sees the end finds it counted
                 client.close()
-                self._denied(denial, address, None)
                 continue
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -42,7 +42,7 @@ AREAS: Final[dict[str, Budget]] = {
     "wire": Budget(pure=39, kafka=20),
     "kafka": Budget(pure=5, kafka=40),
     "fleet": Budget(pure=20, kafka=80),
-    "cli": Budget(pure=14, kafka=30),
+    "cli": Budget(pure=24, kafka=30),
     "console": Budget(),
     # the platform
     "gateway": Budget(pure=14, kafka=205),
@@ -58,7 +58,7 @@ AREAS: Final[dict[str, Budget]] = {
     "pipeline": Budget(pure=15, spark=200),
     # what applications use
     "consume": Budget(pure=18, kafka=75),
-    "scale": Budget(pure=10, kafka=40),
+    "scale": Budget(pure=14, kafka=40),
     "olep": Budget(pure=28, kafka=140),
 }
 

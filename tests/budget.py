@@ -58,7 +58,7 @@ AREAS: Final[dict[str, Budget]] = {
     "pipeline": Budget(pure=15, spark=200),
     # what applications use
     "consume": Budget(pure=18, kafka=75),
-    "scale": Budget(pure=10, kafka=40),
+    "scale": Budget(pure=14, kafka=40),
     "olep": Budget(pure=28, kafka=140),
 }
 

@@ -15,6 +15,7 @@ from penstock.kafka.commits import Committed
 from penstock.kafka.outcomes import all_done
 from penstock.kafka.partitions import TopicPartition
 from penstock.model.errors import Exit
+from tests.ground.heard import topics_heard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +99,7 @@ async def test_explain_says_every_rule_with_its_numbers(
     topic, group = unique("orders"), unique("billing")
     async with Client(fleet.bootstrap, fleet.security()) as client:
         all_done(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
+        await topics_heard(fleet, topic)
         all_done(await commits.commit(client, group, {TopicPartition(topic, 0): Committed(0)}))
     config = fleet.client_config()
     (tmp_path / "password").write_text(config["sasl.password"])

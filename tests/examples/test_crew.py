@@ -14,18 +14,18 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 END_SECONDS = 60.0
 
 CHILD = """
-import time
+import os, time
 from examples.frame import hold_lifeline
 hold_lifeline()
-print("up", flush=True)
+os.write(1, b"up\\n")  # in one write: both share the pipe
 time.sleep(600)
 """
 CREW = """
-import sys, time
+import os, sys, time
 from examples.frame import Crew
 crew = Crew({"one": [sys.executable, "-c", sys.argv[1]]})
 crew.look_after()
-print(next(iter(crew._processes.values())).pid, flush=True)
+os.write(1, f"{next(iter(crew._processes.values())).pid}\\n".encode())
 time.sleep(600)
 """
 

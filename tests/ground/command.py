@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COMMAND_SECONDS_MAX = 110.0
+COMMAND_SECONDS_MAX = 200.0
 
 
 @dataclass(frozen=True)

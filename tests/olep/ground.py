@@ -17,10 +17,11 @@ import psycopg
 
 from examples.payments.load import Load, account
 from examples.payments.setting import Setting
+from penstock.model.errors.olep import LogMissing
 from penstock.model.faults import FAULT_VARIABLE
 from penstock.olep.event import request
 from penstock.olep.executor import Executor, Tuning
-from penstock.olep.log import Appender
+from penstock.olep.log import Appender, create_log, open_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -182,6 +183,23 @@ class BankGround:
             if process.running():
                 process.signal(signal.SIGCONT)
             process.end()
+
+
+def created_anew(log: Log) -> Log:
+    """The log whose topic was deleted, made again; brokers that have not heard still tell of the old one."""
+    found = log
+
+    def another() -> bool:
+        nonlocal found
+        try:
+            create_log(log.config, log.topic, log.partitions)
+            found = open_log(log.config, log.topic, name=log.name)
+        except LogMissing:
+            return False
+        return found.topic_id != log.topic_id
+
+    wait_for(another, "the topic to be another")
+    return found
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:

@@ -28,7 +28,7 @@ from penstock.model.errors.olep import (
 from penstock.olep.application import Application, Reason, Rule
 from penstock.olep.event import request
 from penstock.olep.fold import Watch
-from penstock.olep.log import Appender, create_log, ends, open_log, read
+from penstock.olep.log import Appender, ends, open_log, read
 from penstock.olep.outcome import wait_until
 from penstock.olep.pipeline import Pipeline
 from penstock.olep.position import Position
@@ -36,7 +36,8 @@ from penstock.olep.rejected import rejected, retry
 from penstock.olep.snapshot import DirectoryShelf, Snapshots
 from penstock.olep.store.sqlite import SqliteStores, position_of
 from penstock.olep.table import Put
-from tests.olep.ground import Running, executor, wait_for
+from tests.ground import heard
+from tests.olep.ground import Running, created_anew, executor, wait_for
 from tests.olep.test_fold import COUNTS, Count, add, counting
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.olep.log import Log
+    from tests.ground.fleet import Fleet
     from tests.ground.postgres import PostgresServer
     from tests.olep.ground import BankGround
 
@@ -247,8 +249,7 @@ def test_an_executor_refuses_a_log_that_was_created_anew(log: Log, tmp_path: Pat
     with Running(executor(QUIET, log, SqliteStores(tmp_path))) as running:
         settled(running, log)
     log.admin.delete_topics([log.topic])[log.topic].result()
-    create_log(log.config, log.topic, 3)
-    anew = open_log(log.config, log.topic, name="counts")
+    anew = created_anew(log)
     with pytest.raises(LogReplaced), Running(executor(QUIET, anew, SqliteStores(tmp_path))) as running:
         wait_for(running.ended, "the executor to stop")
 
@@ -271,12 +272,10 @@ def test_an_executor_stops_when_partitions_are_added_and_does_not_start_again(
 
 
 def test_an_event_that_its_topic_refuses_stops_the_executor_and_is_not_skipped(
-    log: Log, tmp_path: Path, unique: Callable[[str], str]
+    fleet: Fleet, log: Log, tmp_path: Path, make_log: Callable[..., Log]
 ) -> None:
     """Were it skipped, the events behind it would lift the mark, and it would be lost for good."""
-    topic = unique("small")
-    create_log(log.config, topic, 1, **{"max.message.bytes": "1000"})
-    told = open_log(log.config, topic, name="told")
+    told = make_log("told", 1, **{"max.message.bytes": "1000"})
 
     def long_winded(state: Any, event: Any) -> Any:
         effects, (emit,) = add(state, event)
@@ -291,7 +290,8 @@ def test_an_event_that_its_topic_refuses_stops_the_executor_and_is_not_skipped(
     ):
         wait_for(running.ended, "the executor to stop")
     assert [told.decode(p, record).payload["text"] for p, record in read(told)] in ([], ["x"])
-    _widen(log, topic)
+    _widen(told)
+    heard.now(heard.setting_heard(fleet, told.topic, "max.message.bytes", "1000000"))
     with Running(executor(wordy, log, SqliteStores(tmp_path), logs=(told,))) as running:
         settled(running, log)
         wait_for(running.executor.quiet, "everything to be sent")
@@ -300,11 +300,9 @@ def test_an_event_that_its_topic_refuses_stops_the_executor_and_is_not_skipped(
 
 
 def test_a_pipeline_hands_events_from_log_to_log(
-    log: Log, tmp_path: Path, unique: Callable[[str], str]
+    log: Log, tmp_path: Path, make_log: Callable[..., Log]
 ) -> None:
-    topic = unique("told")
-    create_log(log.config, topic, 2)
-    told = open_log(log.config, topic, name="told")
+    told = make_log("told", 2)
 
     def double(state: Any, event: Any) -> Any:
         return (Put(COUNTS, Count(event.key, 2 * event.payload["value"])),), ()
@@ -345,9 +343,9 @@ def _forgotten(admin: AdminClient, group: str) -> bool:
     return True
 
 
-def _widen(log: Log, topic: str) -> None:
+def _widen(log: Log) -> None:
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
     entry = ConfigEntry("max.message.bytes", "1000000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource("topic", topic, incremental_configs=[entry])
+    resource = ConfigResource("topic", log.topic, incremental_configs=[entry])
     log.admin.incremental_alter_configs([resource])[resource].result()

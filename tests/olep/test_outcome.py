@@ -117,7 +117,7 @@ def test_a_subscription_that_has_failed_says_so_to_every_caller(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Outcomes, messages: object) -> list[Event]:
-        if outcomes.waiting():
+        if self.waiting():
             raise LogMissing(topic=self.log.topic)
         return []
 

@@ -89,7 +89,8 @@ def bank(ground: BankGround, tmp_path: Path, valkey: ValkeyServer) -> Iterator[B
 def test_read_skew_is_absent_from_snapshots_of_a_bank_at_work(bank: Bank) -> None:
     bank.ground.append(PAYMENTS, 0, "accounts")
     seen, before = set[str](), Position()
-    with bank.ground.executing(batch_max=3), bank.running():
+    with bank.ground.executing(batch_max=3) as running, bank.running():
+        wait_for(lambda: running.executor.figures.decided, "the bank to be at work")
         for number in range(4):
             bank.ground.append(PAYMENTS, 60, number)
             for _ in range(15):
@@ -110,6 +111,7 @@ def test_read_skew_is_absent_from_snapshots_of_a_bank_at_work(bank: Bank) -> Non
                 assert snapshot.position.covers(before), "a session never goes back"
                 before = snapshot.position
                 seen.add(snapshot.position.token())
+        assert audit(bank.ground.setting) == []  # which waits until nothing is under way
         tail = ends(bank.log)
         with bank.snapshots.take(after=tail, **PATIENT) as snapshot:
             lines = snapshot["statements"].query("select count(*) from lines")

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.errors.olep import TokenForeign, TokenUnreadable
 from penstock.model.errors.views import ViewBehind, ViewMissing, ViewStale, ViewStopped
-from penstock.olep.log import Appender, create_log, ends, open_log
+from penstock.olep.log import Appender, ends
 from penstock.olep.position import Position
 from penstock.olep.view.reads import Reads, Tail, token_of
 from penstock.olep.view.runner import ViewRunner, catch_up
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.olep.log import Log
-    from tests.ground.fleet import Fleet
 
 pytestmark = pytest.mark.kafka
+LONG = 60.0  # seconds that something may take which has to happen
 
 
 @pytest.mark.parametrize("beside", ["the writer", "another process"])
@@ -38,9 +38,10 @@ def test_a_reader_sees_its_own_writes(log: Log, tmp_path: Path, beside: str) -> 
         RunningView(runner),
         Reads(COUNTING, log, stores, runner=runner if beside == "the writer" else None) as reads,
     ):
+        wait_for(lambda: runner.position().offsets[log.topic_id], "the view to be claimed")
         for number in range(1, 20):
             token = add(log, "mine", number, appender=appender).token()
-            with reads.after(token) as reader:
+            with reads.after(token, timeout=LONG) as reader:
                 assert total(reader, "mine") == number
                 assert reader.position.covers(Position.parse(token))
 
@@ -60,7 +61,7 @@ def test_a_session_that_hands_on_its_token_never_goes_back(log: Log, tmp_path: P
             assert total(reader, "key-1") < seen, "the anomaly is possible without the token"
         with pytest.raises(ViewBehind), two.after(token, timeout=0.1):
             pass
-        with RunningView(ViewRunner(COUNTING, log, slow)), two.after(token) as reader:
+        with RunningView(ViewRunner(COUNTING, log, slow)), two.after(token, timeout=LONG) as reader:
             assert total(reader, "key-1") == seen
 
 
@@ -95,11 +96,9 @@ def test_waiting_ends_when_time_is_up_or_the_view_is_stopped(log: Log, tmp_path:
 
 
 def test_a_token_of_another_topic_or_none_at_all_is_named(
-    log: Log, fleet: Fleet, unique: Callable[[str], str], tmp_path: Path
+    log: Log, make_log: Callable[..., Log], tmp_path: Path
 ) -> None:
-    topic = unique("other")
-    create_log(fleet.client_config(), topic, 1)
-    other = open_log(fleet.client_config(), topic)
+    other = make_log("other", 1)
     stores = SqliteViews(tmp_path)
     catch_up(ViewRunner(COUNTING, log, stores), threading.Event())
     with Reads(COUNTING, log, stores) as reads:
@@ -115,7 +114,7 @@ def test_a_view_that_is_too_old_is_an_error_and_not_a_wait(log: Log, tmp_path: P
     add_many(log, 5)
     catch_up(ViewRunner(COUNTING, log, stores), threading.Event())
     with Tail(log, every_seconds=0.05) as tail, Reads(COUNTING, log, stores, tail=tail) as reads:
-        with reads.fresh(5.0):
+        with reads.fresh(LONG):
             pass
         add(log, "late", 1)
         written = time.monotonic()
@@ -125,9 +124,9 @@ def test_a_view_that_is_too_old_is_an_error_and_not_a_wait(log: Log, tmp_path: P
         with reads.latest() as reader:
             assert total(reader, "late") == 0
         with RunningView(ViewRunner(COUNTING, log, stores)):
-            with reads.linearizable() as reader:
+            with reads.linearizable(timeout=LONG) as reader:
                 assert total(reader, "late") == 1
-            with reads.fresh(5.0) as reader:
+            with reads.fresh(LONG) as reader:
                 assert total(reader, "late") == 1
 
 
@@ -136,10 +135,10 @@ def test_a_read_through_the_log_stands_at_a_place_of_its_own(log: Log, tmp_path:
     with RunningView(ViewRunner(COUNTING, log, stores)), Reads(COUNTING, log, stores) as reads:
         wait_for(lambda: stores.serving("counting"), "the view to serve")
         before = add(log, "k", 1)
-        with reads.through_log() as reader:
+        with reads.through_log(timeout=LONG) as reader:
             place = reader.position
             add(log, "k", 2)
             assert (total(reader, "k"), place.covers(before)) == (1, True)
-        with reads.through_log() as reader:
+        with reads.through_log(timeout=LONG) as reader:
             assert total(reader, "k") == 2
         assert not place.covers(ends(log))

@@ -81,7 +81,7 @@ def test_during_a_rebuild_a_token_is_honoured_by_the_generation_that_can(log: Lo
     with Reads(COUNTING, log, stores) as reads:
         with reads.latest() as reader:
             assert total(reader, "late") == 0
-        with reads.after(token) as reader:
+        with reads.after(token, timeout=60) as reader:
             assert total(reader, "late") == 1
         with pytest.raises(Exception, match="PEN-7110"), reads.after(_beyond(token, log), timeout=0.1):
             pass

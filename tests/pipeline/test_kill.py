@@ -82,7 +82,7 @@ def test_a_driver_killed_between_table_and_checkpoint_neither_loses_nor_doubles_
         ),
         cwd=ground.directory,
     )
-    assert child.wait(110) == -signal.SIGKILL
+    assert child.wait(240) == -signal.SIGKILL
     settings = read_settings(file, ground.directory)
 
     outcome = ground.run(find_job(settings, "orders"))

@@ -179,7 +179,7 @@ async def asked(stub: ExternalScalerStub, about: pb.ScaledObjectRef) -> float:
     return float(answer.metricValues[0].metricValueFloat)
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
@@ -190,7 +190,7 @@ async def value_when(
     stub: ExternalScalerStub, about: pb.ScaledObjectRef, wanted: Callable[[float], bool]
 ) -> float:
     """The value, once it is as wanted; errors on the way are waited out."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 value = await asked(stub, about)

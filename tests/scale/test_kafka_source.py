@@ -19,8 +19,9 @@ from penstock.kafka.routing import group_coordinator
 from penstock.model import offsetmap
 from penstock.scale.kafka_source import KafkaLagSource
 from penstock.scale.source import Position
-from penstock.scale.values import GroupState
+from penstock.scale.values import GroupState, Log
 from tests.ground.fleet import wait_for
+from tests.ground.heard import topics_heard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,8 +42,9 @@ def source(client: Client) -> KafkaLagSource:
     return KafkaLagSource(client)
 
 
-async def topic_of(client: Client, name: str, partitions: int = 2) -> str:
+async def topic_of(fleet: Fleet, client: Client, name: str, partitions: int = 2) -> str:
     all_done(await topics.create(client, [topics.NewTopic(name, partitions, 1)]))
+    await topics_heard(fleet, name)
     return name
 
 
@@ -58,7 +60,7 @@ def filled(fleet: Fleet, topic: str, *counts: int) -> None:
 async def test_a_living_group_of_either_protocol(
     fleet: Fleet, client: Client, source: KafkaLagSource, unique: Callable[[str], str], protocol: str
 ) -> None:
-    topic, group = await topic_of(client, unique("orders")), unique("billing")
+    topic, group = await topic_of(fleet, client, unique("orders")), unique("billing")
     filled(fleet, topic, 10, 5)
     wishes = {"group_id": group, "group_protocol": protocol, "auto_offset_reset": "earliest"}
     consumer = Consumer(fleet.client_config(**wishes, enable_auto_commit=False))
@@ -75,9 +77,10 @@ async def test_a_living_group_of_either_protocol(
     assert (look.state, look.members) == (GroupState.STABLE, 1)
     assert look.positions == {topic: {0: Position(7)}}
     assert look.owners == {topic: {0: 0, 1: 0}}
-    empty = (await source.groups([group], share=False))[group]
-    assert empty is not None
-    assert (empty.state, empty.members) == (GroupState.EMPTY, 0)
+    async with asyncio.timeout(60):  # the coordinator hears of the leaving when it does
+        while (empty := (await source.groups([group], share=False))[group]) is None or empty.members:
+            await asyncio.sleep(0.05)
+    assert empty.state is GroupState.EMPTY
     assert empty.generation != look.generation
 
 
@@ -91,9 +94,9 @@ async def test_what_does_not_exist_is_left_out(source: KafkaLagSource, unique: C
 
 
 async def test_many_groups_are_asked_for_together(
-    client: Client, source: KafkaLagSource, unique: Callable[[str], str]
+    fleet: Fleet, client: Client, source: KafkaLagSource, unique: Callable[[str], str]
 ) -> None:
-    topic = await topic_of(client, unique("orders"), 1)
+    topic = await topic_of(fleet, client, unique("orders"), 1)
     groups = [unique("g") for _ in range(30)]
     for number, group in enumerate(groups):
         all_done(await commits.commit(client, group, {TopicPartition(topic, 0): Committed(number)}))
@@ -105,9 +108,9 @@ async def test_many_groups_are_asked_for_together(
 
 
 async def test_the_parallel_consumers_offset_map_is_read(
-    client: Client, source: KafkaLagSource, unique: Callable[[str], str]
+    fleet: Fleet, client: Client, source: KafkaLagSource, unique: Callable[[str], str]
 ) -> None:
-    topic, group = await topic_of(client, unique("orders"), 1), unique("billing")
+    topic, group = await topic_of(fleet, client, unique("orders"), 1), unique("billing")
     text = offsetmap.encode(10, 60, [10, 30])  # two of fifty are unfinished
     all_done(await commits.commit(client, group, {TopicPartition(topic, 0): Committed(10, metadata=text)}))
 
@@ -120,38 +123,25 @@ async def test_the_parallel_consumers_offset_map_is_read(
 async def test_logs_follow_retention_growth_and_re_creation(
     fleet: Fleet, client: Client, source: KafkaLagSource, unique: Callable[[str], str]
 ) -> None:
-    topic = await topic_of(client, unique("orders"))
+    topic = await topic_of(fleet, client, unique("orders"))
     filled(fleet, topic, 10, 5)
     all_done(await offsets.delete_before(client, {TopicPartition(topic, 0): 4}))
-    first = (await source.logs([topic]))[topic]
+    first = await _ends(source, topic, [10, 5])
     all_done(await topics.add_partitions(client, {topic: 3}))
-    second = await _grown(source, topic, 3)
+    await _ends(source, topic, [10, 5, 0])
     all_done(await topics.delete(client, [topic]))
-    await topic_of(client, topic)
-    third = await _grown(source, topic, 2)
+    all_done(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
 
-    assert first is not None
-    assert (first.start.tolist(), first.end.tolist()) == ([4, 0], [10, 5])
-    assert second == [10, 5, 0]
-    assert third == [0, 0]
-    again = (await source.logs([topic]))[topic]
-    assert again is not None
+    again = await _ends(source, topic, [0, 0])
+
+    assert first.start.tolist() == [4, 0]
     assert again.incarnation != first.incarnation
-
-
-async def _grown(source: KafkaLagSource, topic: str, partitions: int) -> list[int]:
-    """The ends, once the brokers have the news."""
-    for _ in range(200):
-        log = (await source.logs([topic])).get(topic)
-        if log is not None and len(log.end) == partitions:
-            return log.end.tolist()
-    raise AssertionError(f"{topic} never had {partitions} partitions")
 
 
 async def test_transaction_markers_are_counted_and_nothing_else(
     fleet: Fleet, client: Client, source: KafkaLagSource, unique: Callable[[str], str]
 ) -> None:
-    topic = await topic_of(client, unique("orders"), 1)
+    topic = await topic_of(fleet, client, unique("orders"), 1)
     producer = Producer(fleet.client_config(transactional_id=unique("txn")))
     producer.init_transactions(30)
     for _ in range(2):
@@ -165,21 +155,24 @@ async def test_transaction_markers_are_counted_and_nothing_else(
     assert await source.markers(topic, 0, 2, 3) == 0
 
 
-async def _ends(source: KafkaLagSource, topic: str, wanted: list[int]) -> None:
-    """A marker counts once it is replicated."""
-    ends: list[int] = []
-    for _ in range(500):
-        log = (await source.logs([topic]))[topic]
-        ends = log.end.tolist() if log is not None else []
-        if ends == wanted:
-            return
-    raise AssertionError(f"{topic} ends at {ends}, not at {wanted}")
+async def _ends(source: KafkaLagSource, topic: str, wanted: list[int]) -> Log:
+    """The log, once the brokers have the news; a marker counts once it is replicated."""
+    log: Log | None = None
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                log = (await source.logs([topic])).get(topic)
+                if log is not None and log.end.tolist() == wanted:
+                    return log
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"{topic} ends at {log and log.end}, not at {wanted}") from None
 
 
 async def test_a_share_groups_own_lag(
     fleet: Fleet, client: Client, source: KafkaLagSource, unique: Callable[[str], str]
 ) -> None:
-    topic, group = await topic_of(client, unique("orders"), 1), unique("sharers")
+    topic, group = await topic_of(fleet, client, unique("orders"), 1), unique("sharers")
     filled(fleet, topic, 10)
     all_done(await shares.alter(client, group, {TopicPartition(topic, 0): 4}))
 
@@ -194,7 +187,7 @@ async def test_a_share_groups_own_lag(
 async def test_a_share_group_with_members_tells_who_is_there(
     fleet: Fleet, client: Client, source: KafkaLagSource, unique: Callable[[str], str]
 ) -> None:
-    topic, group = await topic_of(client, unique("orders"), 1), unique("pool")
+    topic, group = await topic_of(fleet, client, unique("orders"), 1), unique("pool")
     filled(fleet, topic, 10)
     all_done(await shares.alter(client, group, {TopicPartition(topic, 0): 4}))
     members = [str(uuid.uuid4()) for _ in range(2)]

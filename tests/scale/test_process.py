@@ -18,6 +18,7 @@ from penstock.kafka.outcomes import all_done
 from penstock.kafka.partitions import TopicPartition
 from penstock.scale.proto import externalscaler_pb2 as pb
 from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from tests.ground.heard import topics_heard
 from tests.scale.pretend import value_when
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ async def test_a_scaler_process_answers_and_ends_when_told(
     topic, group = unique("orders"), unique("billing")
     async with Client(fleet.bootstrap, fleet.security()) as client:
         all_done(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
+        await topics_heard(fleet, topic)
         all_done(await commits.commit(client, group, {TopicPartition(topic, 0): Committed(0)}))
     config = fleet.client_config()
     (tmp_path / "password").write_text(config["sasl.password"])
@@ -53,9 +55,13 @@ clusters:
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=asyncio.subprocess.PIPE)
     try:
         assert process.stderr is not None
-        ready = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
-        port = re.search(r"scaler ready on 127\.0\.0\.1:(\d+)", ready)
-        assert port, ready
+        port, said = None, ""
+        async with asyncio.timeout(60):
+            while port is None:  # libraries may have a word of their own before
+                line = (await process.stderr.readline()).decode()
+                said += line
+                assert line, said
+                port = re.search(r"scaler ready on 127\.0\.0\.1:(\d+)", line)
         about = pb.ScaledObjectRef(
             name="billing",
             namespace="shop",
@@ -64,7 +70,8 @@ clusters:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port[1]}") as channel:
             value = await value_when(ExternalScalerStub(channel), about, lambda value: value > 0)
         process.send_signal(signal.SIGTERM)
-        status = await asyncio.wait_for(process.wait(), 30)
+        status = await asyncio.wait_for(process.wait(), 60)
+        await asyncio.wait_for(process.stderr.read(), 60)  # its sampler has it too, and ends as well
     finally:
         if process.returncode is None:
             process.kill()

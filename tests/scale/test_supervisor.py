@@ -21,6 +21,7 @@ from penstock.kafka.outcomes import all_done
 from penstock.kafka.partitions import TopicPartition
 from penstock.kafka.security import Mechanism
 from penstock.model.errors.scale import SamplerDown, SamplerGone
+from penstock.scale import supervisor
 from penstock.scale.board import Board
 from penstock.scale.link import Kind, next_frame
 from penstock.scale.metrics import CallMetrics
@@ -31,6 +32,7 @@ from penstock.scale.settings import ClusterSettings, ScalerSettings
 from penstock.scale.supervisor import SamplerProcess
 from penstock.scale.values import Standing
 from penstock.scale.watches import Watches
+from tests.ground.heard import topics_heard
 from tests.scale.pretend import reference, until, value_when
 
 if TYPE_CHECKING:
@@ -93,7 +95,10 @@ def test_without_a_sampler_a_watch_that_was_never_sampled_is_refused_at_once() -
         board.answer(watch)
 
 
-async def test_a_sampler_that_is_killed_is_seen_at_once_and_started_again() -> None:
+async def test_a_sampler_that_is_killed_is_seen_at_once_and_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "PAUSE_SECONDS", 3.0)  # time to look while there is none
     async with serving(NOWHERE) as up:
         first = pid_of(up)
         fine = await health(up, SERVICE)
@@ -152,7 +157,7 @@ async def test_what_cannot_be_seen_is_told_with_the_next_beat() -> None:
     reader, here = await asyncio.open_connection(sock=ours)
     _, there = await asyncio.open_connection(sock=theirs)
     beating = asyncio.create_task(Teller(there).beat({"default": "no route to host"}))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         first, second = await next_frame(reader), await next_frame(reader)
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)
@@ -171,6 +176,7 @@ async def test_a_sampler_that_dies_comes_back_with_its_watches_and_their_history
     topic, group, config = unique("orders"), unique("billing"), fleet.client_config()
     async with Client(fleet.bootstrap, fleet.security()) as client:
         all_done(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
+        await topics_heard(fleet, topic)
         all_done(await commits.commit(client, group, {TopicPartition(topic, 0): Committed(0)}))
     (tmp_path / "password").write_text(config["sasl.password"])
     cluster = ClusterSettings(

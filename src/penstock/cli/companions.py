@@ -23,7 +23,7 @@ import yaml
 from penstock.cli import keyring
 from penstock.cli.cluster import make_key
 from penstock.cli.data import partitions_of
-from penstock.cli.remote import Control, connected
+from penstock.cli.remote import Control, connected, read_address
 from penstock.cli.settings import RemoteOptions
 from penstock.control.addresses import ADDRESS_FILE, URL_DEFAULT
 from penstock.control.gateways import free_ports
@@ -183,11 +183,6 @@ async def _demo_topic(kept: keyring.Kept) -> None:
         if isinstance(made, PenstockError) and made.facts.get("error_code") != Code.TOPIC_ALREADY_EXISTS:
             raise made
         await append(client, (await partitions_of(client, DEMO_TOPIC))[0], [(None, b'{"order": 0}')])
-
-
-def read_address(layout: Layout) -> dict[str, Any]:
-    path = layout.home / ADDRESS_FILE
-    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def _control_port(layout: Layout) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
 import signal
 import sys
@@ -19,8 +18,8 @@ from urllib.request import urlopen
 from cyclopts import Parameter
 
 from penstock.cli.output import Format, console, plain, show, table_of, tell
+from penstock.cli.remote import read_address
 from penstock.cli.settings import Options, setting
-from penstock.control.addresses import ADDRESS_FILE
 from penstock.control.local import DEDICATED, dedicated_homes, gateway_file, stop_dedicated
 from penstock.fleet.local import remembered_document, watched_fleet
 from penstock.fleet.spec import Jit
@@ -220,13 +219,9 @@ def _delete(layout: Layout) -> None:
 
 def services_of(fleet: LocalFleet) -> list[dict[str, Any]]:
     """The control plane and the gateways that this fleet's supervisor keeps; none of Kafka alone."""
-    layout, supervisor = fleet.layout, supervisor_of(fleet.layout)
-    try:
-        told = json.loads((layout.home / ADDRESS_FILE).read_text())
-    except FileNotFoundError:
-        return []
-    if supervisor is None or told["pid"] != supervisor.pid:
-        return []  # of a start before this one
+    layout, supervisor, told = fleet.layout, supervisor_of(fleet.layout), read_address(fleet.layout)
+    if supervisor is None or told.get("pid") != supervisor.pid:
+        return []  # it was not started, or it was a start before this one
     answers = "ready" if _answers(told["url"] + "/healthz") else "no answer"
     found = [{"service": "control plane", "state": answers, "address": told["url"]}]
     for cluster in fleet.clusters:

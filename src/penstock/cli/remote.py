@@ -48,8 +48,13 @@ def connected(options: RemoteOptions) -> Control:
 
 
 def local_url(layout: Layout) -> str:
+    return str(read_address(layout).get("url", URL_DEFAULT))
+
+
+def read_address(layout: Layout) -> dict[str, Any]:
+    """What `penstock up` says of its control plane: url, pid, demo; nothing before its first start."""
     path = layout.home / ADDRESS_FILE
-    return str(json.loads(path.read_text())["url"]) if path.exists() else URL_DEFAULT
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def operator_token(layout: Layout) -> str:

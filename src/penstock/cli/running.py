@@ -27,6 +27,7 @@ from penstock.cli.output import (
     tell,
     this_command,
 )
+from penstock.cli.remote import read_address
 from penstock.cli.settings import fleet_file
 from penstock.control.local import stop_dedicated
 from penstock.fleet.layout import make_directory, write_atomically
@@ -230,8 +231,6 @@ async def run_detached(flags: FleetFlags, options: Options) -> int:
 async def _detached_ready(
     child: subprocess.Popen[bytes], options: Options, log_start: int, *, fleet_only: bool
 ) -> int:
-    from penstock.cli.companions import read_address
-
     layout = options.layout
     deadline = time.monotonic() + DETACH_SECONDS_MAX
     while time.monotonic() < deadline and child.poll() is None:

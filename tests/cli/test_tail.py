@@ -100,6 +100,33 @@ def test_a_file_that_was_emptied_is_read_from_its_start(path: Path) -> None:
         assert follower.new_lines() == ["x"]
 
 
+def test_the_last_lines_before_a_place_are_those_that_stood_there(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("a\nb\nc\n")
+
+    assert last_lines(tmp_path / "f", 2, until=4) == ["a", "b"]
+
+
+async def test_what_comes_after_the_last_lines_is_told_once(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS_BETWEEN", 0.01)
+    following = asyncio.create_task(follow_files({"b1": path}, prefix=False, last=5))
+    printed = ""
+    async with asyncio.timeout(60):
+        while "old" not in printed:
+            await asyncio.sleep(0)
+            printed += capsys.readouterr().out
+        append(path, "new\n")
+        while "new" not in printed:
+            await asyncio.sleep(0.01)
+            printed += capsys.readouterr().out
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+
+    assert printed == "old\nnew\n"
+
+
 async def test_following_several_files_says_whose_line_it_is(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

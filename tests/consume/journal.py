@@ -24,7 +24,8 @@ def lines(path: Path) -> list[Line]:
     if not path.exists():
         return []
     found = []
-    for text in path.read_text().splitlines():
+    # A line that crosses a page of the file comes in two pieces: the last one may not be whole yet.
+    for text in path.read_text().split("\n")[:-1]:
         what, pid, partition, offset, key, value = text.split(" ")
         found.append(Line(what, int(pid), int(partition), int(offset), key, value))
     return found

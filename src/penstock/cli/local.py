@@ -160,15 +160,14 @@ async def logs(
             reason=f"--follow does not go together with -o {options.form}",
             way_out="Leave out one of them: what is followed never ends, a document does.",
         )
+    if follow:
+        await follow_files(files, prefix=node is None, last=lines)
     rows = [{"node": name, "line": line} for name, path in files.items() for line in last_lines(path, lines)]
     if options.form is not Format.TABLE:
         show(rows, options.form, "")
         return Exit.FINE
     for row in rows:
         print(row["line"] if node else f"{row['node']:>6}  {row['line']}")
-    if follow:
-        sys.stdout.flush()
-        await follow_files(files, prefix=node is None)
     return Exit.FINE
 
 

@@ -9,19 +9,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 BLOCK_BYTES = 64 * 1024
 LOOK_SECONDS_BETWEEN = 0.25
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines, read from the end so that a large file costs nothing."""
+def last_lines(path: Path, count: int, until: int | None = None) -> list[str]:
+    """The last lines, of all or of so many bytes, read from the end so that a large file costs nothing."""
     if count <= 0 or not path.exists():
         return []
     with path.open("rb") as file:
         position = file.seek(0, 2)
+        position = position if until is None else min(position, until)
         tail = b""
         while position > 0 and tail.count(b"\n") <= count:
             step = min(BLOCK_BYTES, position)
@@ -40,10 +41,10 @@ class Follower:
     _file: BinaryIO | None = None
     _rest: bytes = field(default=b"", repr=False)  # of a line that is not whole yet
 
-    def skip_to_end(self) -> None:
+    def skip_to_end(self) -> int:
+        """How many bytes are passed over."""
         self._open()
-        if self._file is not None:
-            self._file.seek(0, 2)
+        return 0 if self._file is None else self._file.seek(0, 2)
 
     def new_lines(self) -> list[str]:
         lines = self._read()
@@ -80,15 +81,19 @@ class Follower:
         return self._file is None or not os.path.samestat(there, os.fstat(self._file.fileno()))
 
 
-async def follow_files(files: Mapping[str, Path], *, prefix: bool) -> None:
-    """Print whole lines as they come, for ever."""
+async def follow_files(files: Mapping[str, Path], *, prefix: bool, last: int = 0) -> None:
+    """Print the last lines, then whole lines as they come, for ever; what comes in between is not lost."""
+
+    def tell(name: str, lines: Iterable[str]) -> None:
+        for line in lines:
+            print(f"{name:>6}  {line}" if prefix else line, flush=True)
+
     with ExitStack() as stack:
         followers = {name: Follower(path) for name, path in files.items()}
-        for follower in followers.values():
+        for name, follower in followers.items():
             stack.callback(follower.close)
-            follower.skip_to_end()
+            tell(name, last_lines(follower.path, last, until=follower.skip_to_end()))
         while True:
             for name, follower in followers.items():
-                for line in follower.new_lines():
-                    print(f"{name:>6}  {line}" if prefix else line, flush=True)
+                tell(name, follower.new_lines())
             await asyncio.sleep(LOOK_SECONDS_BETWEEN)

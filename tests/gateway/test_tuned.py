@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -196,6 +198,12 @@ def test_logins_beyond_what_a_broker_bears_are_refused_in_proportion() -> None:
     first, second = admitted.values()
     assert first + second == pytest.approx(300, rel=0.05)
     assert second / first == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_gateway_does_without_what_it_rarely_needs() -> None:
+    program = "import sys, penstock.cli.gateway; sys.exit('numpy' in sys.modules or 'cramjam' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @contextmanager

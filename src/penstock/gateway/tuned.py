@@ -5,6 +5,8 @@ broker each tenant has a `Part`: what it does there, and what it is left with, i
 Once a second `Tuning.look` decides anew (`penstock.quota.tuning`). On any other broker there are no parts,
 and nothing is counted. Several gateways before one broker each hold what their own settings state; the
 workers of one gateway hold it together, each an even split.
+
+NumPy is imported when somebody is held for the first time: most gateways never need its ten megabytes.
 """
 
 from __future__ import annotations
@@ -14,15 +16,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from penstock.gateway.admission import Denial
 from penstock.gateway.metering import Usage
 from penstock.gateway.throttling import TenantQuota
 from penstock.model.events import Dimension
 from penstock.quota.buckets import UNLIMITED
 from penstock.quota.pressure import WAIT_SECONDS
-from penstock.quota.tuning import LEVEL_MIN, in_proportion, request_limit, tuned_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -163,6 +162,8 @@ class BrokerTuning:
     def _follow(
         self, used: Mapping[LogicalClusterId, Mapping[Dimension, float]], waited_seconds: float
     ) -> None:
+        from penstock.quota.tuning import LEVEL_MIN, request_limit
+
         for dimension in FOLLOWED:
             if dimension in self.stated:
                 continue
@@ -184,6 +185,10 @@ class BrokerTuning:
         rates: Callable[[LogicalClusterId], Rates],
         since: float,
     ) -> tuple[float, dict[LogicalClusterId, float]]:
+        import numpy as np
+
+        from penstock.quota.tuning import in_proportion, tuned_parts
+
         tenants = list(self.parts)
         quotas = np.array([rates(tenant).get(dimension, UNLIMITED) for tenant in tenants])
         if not np.isfinite(quotas).any():

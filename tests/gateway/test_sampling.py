@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from prometheus_client.core import CounterMetricFamily
 from structlog.testing import capture_logs
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAMES = ("orders", "lkc-7hq2mz_", "client", "xxxx")
+
+
+@pytest.fixture(autouse=True)
+def _every_line() -> None:
+    """A command that another test ran in this process has left it with warnings alone."""
+    structlog.reset_defaults()
 
 
 def serving(rate: float | None, *, gateways: float = 0.0) -> tuple[Session, Wire, Wire]:

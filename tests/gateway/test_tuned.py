@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -16,17 +18,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.gateway.admission import Denial
 from penstock.gateway.metrics import Figures
 from penstock.gateway.pressure import PressureWatch
+from penstock.gateway.settings import GatewaySettings
+from penstock.gateway.supervisor import as_worker
 from penstock.gateway.throttled import throttled_by
 from penstock.gateway.throttling import Quotas
 from penstock.gateway.tuned import BrokerTuning, Part, Tuning
 from penstock.model.events import Dimension
 from penstock.model.ids import LogicalClusterId
 from penstock.quota.pressure import WAIT_SECONDS
+from tests.gateway.wires import BROKER, quiet_gateway, serving_session
 from tests.ground.fleet import wait_for
 from tests.ground.gateway import brokers_of, known_everywhere, new_access, start_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from penstock.gateway.throttling import Rates
     from tests.ground.fleet import Fleet
@@ -144,6 +150,22 @@ def test_without_quotas_tenants_share_alike_however_many_they_are() -> None:
     assert [part.rate(INGRESS) for part in parts] == pytest.approx([20.0] * 50)
 
 
+def test_a_tenant_without_a_quota_is_held_to_the_limit_though_it_is_alone() -> None:
+    ground = Ground()
+    (name, alone), *others = ground.tenants.items()
+    alone.quota = 5 * ground.limit  # what it offers
+    for _, one in others:
+        one.offers = False
+    ground.rates = lambda tenant: (  # type: ignore[method-assign]  # of this one
+        {} if tenant == name else {INGRESS: 1.0}
+    )
+    ground.seconds(3)
+
+    got = ground.seconds(20)
+
+    assert got[0] == pytest.approx(ground.limit, rel=0.05)
+
+
 def test_while_requests_wait_the_limit_falls_and_when_they_do_not_all_are_let_go() -> None:
     broker = BrokerTuning({})
     busy, calm = (broker.part(LogicalClusterId(f"lkc-00000{n}"), 0.0) for n in (1, 2))
@@ -178,6 +200,47 @@ def test_a_broker_that_stands_still_leaves_its_tenants_something() -> None:
     assert part.rate(INGRESS) >= 0.05 * 1_000_000
 
 
+@pytest.mark.parametrize(("gateways", "workers"), [(1, 1), (3, 1), (3, 2)])
+def test_all_gateways_and_workers_before_one_broker_hold_its_limit_together(
+    tmp_path: Path, gateways: int, workers: int
+) -> None:
+    limit, now = 60_000.0, 0.0
+    broker = replace(BROKER, limits={INGRESS: limit})
+    stated = GatewaySettings("gw", "", "", tmp_path, gateways=gateways, workers=workers)
+    settings = [as_worker(stated, index) if workers > 1 else stated for index in range(workers)]
+    tunings = [Tuning(Quotas(), gateways=one.gateways) for one in settings for _ in range(gateways)]
+
+    parts = [tuning.part(broker, LogicalClusterId("lkc-000001"), now) for tuning in tunings]
+    for part in filter(None, parts):
+        part.usage.bytes_in += int(limit)
+    for second in range(2):
+        for tuning in tunings:
+            for _, held in tuning:
+                held.look(lambda _: {}, 0.0, float(second))
+
+    assert len(tunings) == gateways * workers
+    assert sum(part.rate(INGRESS) for part in parts if part is not None) == pytest.approx(limit)
+
+
+async def test_limits_stated_anew_hold_for_connections_that_there_are() -> None:
+    quotas, gateway = Quotas(), quiet_gateway()
+    tuning = Tuning(quotas)
+    session, _, _ = serving_session(gateway, throttled_by(quotas, tuning))
+    gateway.sessions[session.number] = session
+    held = []
+    for second, limits in enumerate(({}, {INGRESS: 1000.0}, {INGRESS: 500.0}, {})):
+        gateway.take_over(replace(gateway.config, brokers=(replace(BROKER, limits=limits),)))
+        for look in (0.0, 0.3, 0.6):
+            for _, broker in tuning:
+                for part in broker.parts.values():
+                    part.usage.bytes_in += 1_000_000
+            tuning.look(gateway, {}, second + look)
+        held.append([part.rate(INGRESS) for _, broker in tuning for part in broker.parts.values()])
+    session.dialogue.stop()
+
+    assert held == [[], [1000.0], [500.0], []]
+
+
 def test_logins_beyond_what_a_broker_bears_are_refused_in_proportion() -> None:
     attempts = Dimension.CONNECTION_ATTEMPTS
     broker = BrokerTuning({attempts: 30.0})
@@ -196,6 +259,12 @@ def test_logins_beyond_what_a_broker_bears_are_refused_in_proportion() -> None:
     first, second = admitted.values()
     assert first + second == pytest.approx(300, rel=0.05)
     assert second / first == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_gateway_does_without_what_it_rarely_needs() -> None:
+    program = "import sys, penstock.cli.gateway; sys.exit('numpy' in sys.modules or 'cramjam' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @contextmanager

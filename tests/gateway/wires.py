@@ -17,7 +17,7 @@ from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zo
 from penstock.wire.definitions import Versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 TENANT = Tenant(LogicalClusterId("lkc-7hq2mz"))
 BROKER = Broker(BrokerId(1), Zone("a"), "127.0.0.1", 1, 0)
@@ -78,9 +78,11 @@ def quiet_gateway(bounds: Bounds = BOUNDS) -> Gateway:
     return made
 
 
-def serving_session(gateway: Gateway) -> tuple[Session, Wire, Wire]:
+def serving_session(
+    gateway: Gateway, made: Callable[[Gateway, int, str, Broker | None], Session] = Session
+) -> tuple[Session, Wire, Wire]:
     """A session that serves, its client's wire and its broker's."""
-    session, client, broker = Session(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
+    session, client, broker = made(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
     session.connection_made(client)
     session.life = advance(session.life, Event.LOGGED_IN)
     upstream = Upstream(BROKER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 
 import pytest
@@ -10,18 +11,35 @@ import pytest
 from penstock.model.errors.settings import ExtraMissing
 
 
-@pytest.mark.parametrize(
-    ("package", "module"), [("cramjam", "penstock.wire.compression"), ("crc32c", "penstock.wire.records")]
-)
-def test_a_missing_package_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, package: str, module: str
-) -> None:
+def assert_named(missing: ExtraMissing, package: str) -> None:
+    assert package in missing.message
+    assert "penstock[platform]" in missing.advice
+
+
+def test_the_package_of_checksums_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "penstock.wire.records"
     importlib.import_module(module)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "crc32c", None)
     monkeypatch.delitem(sys.modules, module)
 
     with pytest.raises(ExtraMissing) as missing:
         importlib.import_module(module)
 
-    assert package in missing.value.message
-    assert "penstock[platform]" in missing.value.advice
+    assert_named(missing.value, "crc32c")
+
+
+def test_the_package_of_compressions_is_named_with_its_extra_when_one_is_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    found = importlib.util.find_spec("penstock.wire.compression")
+    assert found is not None
+    assert found.loader is not None
+    fresh = importlib.util.module_from_spec(found)  # one that nobody else has
+    found.loader.exec_module(fresh)
+    assert fresh.decompress(b"plain", fresh.Compression.NONE, size_max=5) == b"plain"
+
+    with pytest.raises(ExtraMissing) as missing:
+        fresh.decompress(b"", fresh.Compression.ZSTD, size_max=1)
+
+    assert_named(missing.value, "cramjam")

@@ -181,7 +181,7 @@ async def _started(
     """With limits: those of its file, or its share of what the cluster's state says."""
     if settings.tenants_from is TenantsFrom.FILE:
         pooled = Pooled(tally)
-        tuning = Tuning(pooled.quotas, workers=settings.workers)
+        tuning = Tuning(pooled.quotas, gateways=settings.gateways)
         session = throttled_by(pooled.quotas, tuning)
         gateway = Gateway(settings, tenants, source=FileSource(path), session=session, tally=tally)
         await gateway.start()
@@ -191,7 +191,7 @@ async def _started(
     tenants = await source.first()
     client = await ending.enter_async_context(gateway_client(settings, tenants))
     shares, reporter = Shares(client, settings.gateway, settings.gateways), Reporter()
-    tuning = Tuning(shares.quotas, workers=settings.workers)
+    tuning = Tuning(shares.quotas, gateways=settings.gateways)
     gateway = Gateway(
         settings,
         tenants,

@@ -441,6 +441,8 @@ class Gateway:
             else:
                 del self.realms[tenant]
         for session in self.sessions.values():
+            if session.broker is not None:
+                session.broker = config.broker_of.get(session.broker.id, session.broker)
             if session.realm is not None:
                 session.asking.routes = routes(restricted=session.realm.restricted)
         self.telemetry.forget(config.tenant_of)

@@ -11,14 +11,14 @@
     metrics_port: 28090                     # left out: none
     tenants_from: state                     # the cluster's `_penstock.state`; left out: this file
     workers: 2                              # processes that serve the same ports; left out: 1
-    gateways: 3                             # that share a quota until a coordinator says; left out: 1
+    gateways: 3                             # of this cluster, that share what limits say; left out: 1
     log_sample: 0.01                        # of requests and connections a line in the log; left out: none
     brokers:
       - id: 1
         zone: a
         address: "127.0.0.1:19192"
         port: 28001
-        limits: {ingress_bytes_per_second: 80_000_000}   # of all tenants together; left out: none
+        limits: {ingress_bytes_per_second: 80_000_000}   # of all tenants and gateways; left out: none
     tenants:
       - id: lkc-7hq2mz
         accounts:

@@ -3,8 +3,10 @@
 A broker's limits are stated in the settings, or follow what waits while it is under pressure. On such a
 broker each tenant has a `Part`: what it does there, and what it is left with, in proportion to its quota.
 Once a second `Tuning.look` decides anew (`penstock.quota.tuning`). On any other broker there are no parts,
-and nothing is counted. Several gateways before one broker each hold what their own settings state; the
-workers of one gateway hold it together, each an even split.
+and nothing is counted. All gateways of a cluster may lead to one broker: of a limit that is stated, each of
+them, and each worker of them, holds an even split. There is nobody to deal it out by what passes where.
+
+NumPy is imported when somebody is held for the first time: most gateways never need its ten megabytes.
 """
 
 from __future__ import annotations
@@ -14,15 +16,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from penstock.gateway.admission import Denial
 from penstock.gateway.metering import Usage
 from penstock.gateway.throttling import TenantQuota
 from penstock.model.events import Dimension
 from penstock.quota.buckets import UNLIMITED
 from penstock.quota.pressure import WAIT_SECONDS
-from penstock.quota.tuning import LEVEL_MIN, in_proportion, request_limit, tuned_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -146,8 +145,9 @@ class BrokerTuning:
         levels = {}
         for dimension, limit in {**self.stated, **self.following}.items():
             levels[dimension], given = self._shared(dimension, limit, used, rates, since)
-            if levels[dimension] < 1.0:
-                for tenant, rate in given.items():
+            for tenant, rate in given.items():
+                # One without a quota counts for the limit and no more, so it alone never lowers the level.
+                if levels[dimension] < 1.0 or rates(tenant).get(dimension, UNLIMITED) == UNLIMITED:
                     held[tenant][dimension] = rate
         for tenant, part in self.parts.items():
             part.retune(held[tenant], now)
@@ -163,8 +163,11 @@ class BrokerTuning:
     def _follow(
         self, used: Mapping[LogicalClusterId, Mapping[Dimension, float]], waited_seconds: float
     ) -> None:
+        from penstock.quota.tuning import LEVEL_MIN, request_limit
+
         for dimension in FOLLOWED:
             if dimension in self.stated:
+                self.following.pop(dimension, None)
                 continue
             total = sum(one[dimension] for one in used.values())
             before = self.following.pop(dimension, None)
@@ -184,6 +187,10 @@ class BrokerTuning:
         rates: Callable[[LogicalClusterId], Rates],
         since: float,
     ) -> tuple[float, dict[LogicalClusterId, float]]:
+        import numpy as np
+
+        from penstock.quota.tuning import in_proportion, tuned_parts
+
         tenants = list(self.parts)
         quotas = np.array([rates(tenant).get(dimension, UNLIMITED) for tenant in tenants])
         if not np.isfinite(quotas).any():
@@ -211,9 +218,9 @@ class BrokerTuning:
 class Tuning:
     """Of all brokers of one gateway: give it to the sessions, and run it."""
 
-    def __init__(self, quotas: Quotas, *, workers: int = 1) -> None:
+    def __init__(self, quotas: Quotas, *, gateways: int = 1) -> None:
         self._quotas = quotas
-        self._workers = workers
+        self._gateways = gateways  # that hold a stated limit together; workers count one by one
         self._brokers: dict[int, BrokerTuning] = {}
 
     def __iter__(self) -> Iterator[tuple[int, BrokerTuning]]:
@@ -227,22 +234,24 @@ class Tuning:
         if tuning is None:
             if not broker.limits:
                 return None
-            tuning = self._brokers[int(broker.id)] = self._tuning(broker)
+            tuning = self._brokers[int(broker.id)] = BrokerTuning(self._stated(broker))
         return tuning.part(tenant, now)
 
-    def _tuning(self, broker: Broker) -> BrokerTuning:
-        return BrokerTuning({dimension: limit / self._workers for dimension, limit in broker.limits.items()})
+    def _stated(self, broker: Broker) -> dict[Dimension, float]:
+        return {dimension: limit / self._gateways for dimension, limit in broker.limits.items()}
 
     def look(self, gateway: Gateway, pressed: Mapping[int, float], now: float) -> None:
-        """Once a second."""
+        """Once a second. Limits that are stated anew hold for connections that there are."""
         tenants = gateway.config.tenant_of
         for broker in gateway.config.brokers:
             waited = pressed.get(int(broker.id), 0.0)
             tuning = self._brokers.get(int(broker.id))
-            if waited > WAIT_SECONDS and tuning is None:
-                self._brokers[int(broker.id)] = self._tuning(broker)
-                self._attach(gateway, broker)
-            elif tuning is not None:
+            if tuning is None:
+                if broker.limits or waited > WAIT_SECONDS:
+                    self._brokers[int(broker.id)] = BrokerTuning(self._stated(broker))
+                    self._attach(gateway, broker)
+            else:
+                tuning.stated = self._stated(broker)  # the configuration may be another by now
                 tuning.look(lambda tenant: self._rates(tenants.get(tenant)), waited, now)
                 if not broker.limits and int(broker.id) not in pressed and not tuning.following:
                     del self._brokers[int(broker.id)]

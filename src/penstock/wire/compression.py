@@ -10,14 +10,10 @@ from __future__ import annotations
 import struct
 import zlib
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors.settings import ExtraMissing
-
-try:
-    import cramjam
-except ImportError as missing:  # pragma: no cover  (an installation without the extra)
-    raise ExtraMissing(what="reading record batches", module="cramjam", extra="platform") from missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +49,18 @@ class TooLarge(ValueError):
     """The output would be larger than the limit."""
 
 
+@cache
+def _cramjam() -> Any:
+    """Not before it is needed: most gateways never see the inside of a batch."""
+    try:
+        import cramjam
+    except ImportError as missing:
+        raise ExtraMissing(
+            what="reading compressed record batches", module="cramjam", extra="platform"
+        ) from missing
+    return cramjam
+
+
 def compress(data: bytes, compression: Compression) -> bytes:
     if compression is Compression.GZIP:
         packer = zlib.compressobj(wbits=GZIP_WINDOW)
@@ -62,7 +70,7 @@ def compress(data: bytes, compression: Compression) -> bytes:
     if compression is Compression.LZ4:
         return _lz4(data)
     if compression is Compression.ZSTD:
-        return bytes(cramjam.zstd.compress(data))
+        return bytes(_cramjam().zstd.compress(data))
     return data
 
 
@@ -72,9 +80,9 @@ def decompress(data: bytes | memoryview, compression: Compression, *, size_max: 
     if compression is Compression.SNAPPY:
         return _unsnappy(bytes(data), size_max)
     if compression is Compression.LZ4:
-        return _grown(cramjam.lz4.decompress_into, data, size_max)
+        return _grown(_cramjam().lz4.decompress_into, data, size_max)
     if compression is Compression.ZSTD:
-        return _grown(cramjam.zstd.decompress_into, data, size_max)
+        return _grown(_cramjam().zstd.decompress_into, data, size_max)
     return bytes(data)
 
 
@@ -98,7 +106,7 @@ def _grown(into: Callable[[Any, Any], int], data: bytes | memoryview, size_max: 
         buffer = bytearray(size)
         try:
             written = into(data, buffer)
-        except cramjam.DecompressionError as failure:
+        except _cramjam().DecompressionError as failure:
             if "whole buffer" not in str(failure):
                 raise Undecodable(str(failure)) from failure
             if size == size_max:
@@ -111,7 +119,7 @@ def _grown(into: Callable[[Any, Any], int], data: bytes | memoryview, size_max: 
 def _snappy(data: bytes) -> bytes:
     parts = [XERIAL_HEADER]
     for start in range(0, len(data), XERIAL_BLOCK_BYTES):
-        block = bytes(cramjam.snappy.compress_raw(data[start : start + XERIAL_BLOCK_BYTES]))
+        block = bytes(_cramjam().snappy.compress_raw(data[start : start + XERIAL_BLOCK_BYTES]))
         parts += (_block_size.pack(len(block)), block)
     return b"".join(parts)
 
@@ -136,10 +144,10 @@ def _unsnappy(data: bytes, size_max: int) -> bytes:
 
 def _snappy_block(data: bytes, size_max: int) -> bytes:
     try:
-        if cramjam.snappy.decompress_raw_len(data) > size_max:
+        if _cramjam().snappy.decompress_raw_len(data) > size_max:
             raise TooLarge
-        return bytes(cramjam.snappy.decompress_raw(data))
-    except cramjam.DecompressionError as broken:
+        return bytes(_cramjam().snappy.decompress_raw(data))
+    except _cramjam().DecompressionError as broken:
         raise Undecodable(str(broken)) from broken
 
 
@@ -147,7 +155,7 @@ def _lz4(data: bytes) -> bytes:
     parts = [LZ4_HEADER]
     for start in range(0, len(data), LZ4_BLOCK_BYTES):
         plain = data[start : start + LZ4_BLOCK_BYTES]
-        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        block = bytes(_cramjam().lz4.compress_block(plain, store_size=False))
         if len(block) < len(plain):
             parts += (struct.pack("<I", len(block)), block)
         else:

@@ -16,10 +16,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import psutil
 import psycopg
 
 if TYPE_CHECKING:
@@ -51,24 +53,22 @@ def without_postgres() -> str | None:
 class PostgresServer:
     directory: Path
     port: int
-    process: subprocess.Popen[bytes]
+    settings: Mapping[str, str]
+    process: subprocess.Popen[bytes] = field(init=False)
 
     @classmethod
     def start(cls, settings: Mapping[str, str] | None = None) -> Self:
         """A fresh cluster in a directory of its own, on a port of the loopback."""
         found = binaries()
         assert found is not None, without_postgres()
-        user = _other_user() if os.geteuid() == 0 else None
         # Not below pytest's own directory, which is closed to the user that the server runs as.
         directory = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
         directory.chmod(0o755)
         data = directory / "data"
         data.mkdir()
-        if user is not None:
-            os.chown(data, user.pw_uid, user.pw_gid)
-        as_user: dict[str, Any] = (
-            {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        )
+        as_user = _as_other_user()
+        if as_user:
+            os.chown(data, as_user["user"], as_user["group"])
         command: list[str | Path] = [
             found / "initdb",
             "-D",
@@ -82,25 +82,47 @@ class PostgresServer:
             "--no-sync",
         ]
         subprocess.run(command, check=True, capture_output=True, cwd=data, **as_user)
-        port = _free_port()
-        options = {
-            "port": str(port),
-            "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
-            **(settings or {}),
-        }
-        flags = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
-        with (directory / "postgres.log").open("wb") as log:
-            process = subprocess.Popen(
-                [found / "postgres", "-D", data, *flags], stdout=log, stderr=log, cwd=data, **as_user
-            )
-        server = cls(directory, port, process)
+        server = cls(directory, _free_port(), settings or {})
         try:
-            server._wait()
+            server.run()
         except BaseException:
             server.stop()
             raise
         return server
+
+    def run(self) -> None:
+        """Starts it, also again after `end`: with what had been committed."""
+        found = binaries()
+        assert found is not None, without_postgres()
+        data = self.directory / "data"
+        options = {
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            **self.settings,
+        }
+        flags = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
+        with (self.directory / "postgres.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [found / "postgres", "-D", data, *flags], stdout=log, stderr=log, cwd=data, **_as_other_user()
+            )
+        self._wait()
+
+    def end(self) -> None:
+        """kill -9 of the server and of all that work for it."""
+        server = psutil.Process(self.process.pid)
+        server.suspend()  # so that it starts nobody who would be missed below
+        workers = server.children()
+        for each in (*workers, server):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.process.wait(30)
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not all(_is_gone(each) for each in workers):
+            assert time.monotonic() < deadline, workers
+            time.sleep(0.02)
+        # It names a process that is gone; whoever has its number next would keep the server from starting.
+        (self.directory / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     @property
     def dsn(self) -> str:
@@ -133,6 +155,20 @@ class PostgresServer:
                 time.sleep(0.05)
             else:
                 return
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    """Also if nobody has asked for its exit status yet, which may be never."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _as_other_user() -> dict[str, Any]:
+    """For `subprocess`, where this user may not run a server."""
+    user = _other_user() if os.geteuid() == 0 else None
+    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 def _other_user() -> pwd.struct_passwd | None:

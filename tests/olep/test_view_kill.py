@@ -24,6 +24,7 @@ from penstock.olep.view.runner import CLAIMED, ViewRunner, catch_up
 from penstock.olep.view.sqlite import SqliteViews
 from penstock.olep.view.warehouse import WarehouseViews
 from tests.ground.disk import FaultyDisk, without_faulty_disk
+from tests.ground.postgres import PostgresServer, without_postgres
 from tests.ground.valkey import ValkeyServer, without_valkey
 from tests.olep.ground import ROOT, wait_for
 from tests.olep.viewing import COUNTING, RunningView, add_many
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kafka
 
 OF_REBUILDS = (BUILT, COMPARED, SWAPPED)
+# Left to the soak: each starts several processes.
+LONG = [pytest.param(name, marks=pytest.mark.soak) for name in ("tantivy", "warehouse", "postgres", "valkey")]
 AT_WORK = [point for point in faults.points("view") if point not in OF_REBUILDS]
 
 
@@ -53,6 +56,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     match request.param:
         case "sqlite":
             return Place(SqliteViews(tmp_path), ["--sqlite", str(tmp_path)])
+        case "tantivy":
+            from penstock.olep.view.tantivy import TantivyViews
+
+            return Place(TantivyViews(tmp_path), ["--tantivy", str(tmp_path)])
         case "warehouse":
             return Place(WarehouseViews(tmp_path), ["--warehouse", str(tmp_path)])
         case "postgres":
@@ -123,7 +130,7 @@ def equals_replay(log: Log, stores: ViewStores) -> bool:
         store.close()
 
 
-@pytest.mark.parametrize("place", ["sqlite", "warehouse", "postgres", "valkey"], indirect=True)
+@pytest.mark.parametrize("place", ["sqlite", "warehouse", "postgres", "valkey", LONG[0]], indirect=True)
 def test_a_view_killed_at_every_point_equals_the_replayed_log(place: Place, log: Log) -> None:
     # All points for the first store; for the others those at which stores differ.
     points = AT_WORK if "--sqlite" in place.flags else [COMMIT_INSIDE, COMMIT_AFTER]
@@ -137,7 +144,7 @@ def test_a_view_killed_at_every_point_equals_the_replayed_log(place: Place, log:
     assert equals_replay(log, place.stores)
 
 
-@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("place", ["sqlite", *LONG], indirect=True)
 def test_a_rebuild_killed_at_every_point_goes_on_and_swaps_once(place: Place, log: Log) -> None:
     add_many(log, 100)
     catch_up(ViewRunner(COUNTING, log, place.stores), threading.Event())
@@ -168,6 +175,25 @@ def test_a_cache_that_was_killed_and_lost_its_memory_is_built_again(log: Log, tm
             add_many(log, 1, start=100)  # what comes next shows the runner that the position is gone
             wait_for(lambda: _shows(cache, log, 101), "the cache to be built again")
         assert equals_replay(log, cache)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(without_postgres() is not None, reason=without_postgres() or "")
+def test_a_database_that_was_killed_comes_back_and_its_view_catches_up(log: Log, tmp_path: Path) -> None:
+    with PostgresServer.start() as server:
+        database, other = PostgresViews(server.dsn), SqliteViews(tmp_path)
+        with (
+            RunningView(ViewRunner(COUNTING, log, database)) as view,
+            RunningView(ViewRunner(COUNTING, log, other)) as beside,
+        ):
+            add_many(log, 50)
+            wait_for(lambda: view.runner.position().covers(ends(log)), "the database to be at work")
+            server.end()
+            add_many(log, 50, start=50)
+            wait_for(lambda: beside.runner.position().covers(ends(log)), "the other view to go on")
+            server.run()
+            wait_for(lambda: view.runner.position().covers(ends(log)), "the view to catch up")
+        assert equals_replay(log, database)
 
 
 def test_a_full_disk_holds_one_view_back_and_loses_nothing(

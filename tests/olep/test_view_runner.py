@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from confluent_kafka import Producer
 
 from penstock.model.errors.views import ViewChanged, ViewEventRefused, ViewFailed, ViewTaken
@@ -15,10 +16,14 @@ from penstock.olep.log import ends
 from penstock.olep.position import Position
 from penstock.olep.view import SKIPPED, digest
 from penstock.olep.view.memory import MemoryViews
+from penstock.olep.view.postgres import PostgresViews
 from penstock.olep.view.projection import Projection
 from penstock.olep.view.reads import Reads
+from penstock.olep.view.redis import RedisViews
 from penstock.olep.view.runner import Tuning, ViewRunner, catch_up
 from penstock.olep.view.sqlite import SqliteViews
+from penstock.olep.view.tantivy import TantivyViews
+from penstock.olep.view.warehouse import WarehouseViews
 from tests.olep.ground import wait_for
 from tests.olep.viewing import COUNTING, COUNTS, RunningView, _count, add, add_many, total
 
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 
     from penstock.olep.log import Log
     from penstock.olep.view import Stretch, ViewStore, ViewStores
+    from tests.ground.postgres import PostgresServer
+    from tests.ground.valkey import ValkeyServer
 
 pytestmark = pytest.mark.kafka
 
@@ -48,6 +55,28 @@ def test_a_view_equals_the_replayed_log_however_often_it_is_stopped(log: Log, tm
         assert catch_up(runner, FOREVER).covers(ends(log))
     catch_up(ViewRunner(COUNTING, log, memory), FOREVER)
     assert shown(log, stores) == shown(log, memory)
+
+
+def test_all_stores_have_one_digest_whatever_their_batches(
+    log: Log, tmp_path: Path, postgres: PostgresServer, valkey: ValkeyServer
+) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+    database = PostgresViews(postgres.dsn)
+    for generation in database.generations(COUNTING.name):
+        database.drop(COUNTING.name, generation)
+    places: list[ViewStores] = [
+        MemoryViews(),
+        SqliteViews(tmp_path / "sqlite"),
+        TantivyViews(tmp_path / "tantivy"),
+        WarehouseViews(tmp_path / "warehouse"),
+        RedisViews(valkey.url),
+        database,
+    ]
+    add_many(log, 200)
+    for size, stores in enumerate(places, start=40):
+        catch_up(ViewRunner(COUNTING, log, stores, tuning=Tuning(batch_max=size)), FOREVER)
+    assert len({shown(log, stores) for stores in places}) == 1
 
 
 def test_a_checkpoint_moves_past_filtered_records_and_transaction_markers(log: Log, tmp_path: Path) -> None:

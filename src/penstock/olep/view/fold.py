@@ -8,7 +8,7 @@ the stretch, and how records are cut into stretches does not show in the result.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors.olep import DecisionInvalid, EventUnreadable
 from penstock.model.errors.views import ViewEventRefused
@@ -107,11 +107,11 @@ class ViewFold:
     def get(self, table: Table[Row], key: Key) -> Row | None:
         cache = self._cache[table.name]
         try:
-            return cast("Row | None", cache[key])
+            row: Row | None = cache[key]
         except KeyError:
             found = None if self._whole else self._reader.load(table, key)
             cache[key] = row = None if found is None else table.row_type(*found)
-            return row
+        return row
 
     def settle(self) -> None:
         """The stretch was committed."""

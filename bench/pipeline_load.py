@@ -1,12 +1,14 @@
 """What `bench.pipeline` reads and what it is compared with: topics full of events, and loops in plain Python.
 
-Values are made once and sent again and again: what is measured is reading, parsing and writing, and
-those cost the same for a value that came before.
+Orders and probes are made once and sent again and again: what is measured is reading, parsing and
+writing, and those cost the same for a value that came before. Reports and histories are all different:
+their jobs reduce what is alike.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import time
@@ -29,6 +31,7 @@ PARTITIONS = 4
 DISTINCT = 50_000
 KEYS = 100_000
 BEGIN_MS = 1_699_833_600_000
+REPORT_MS = 10_000
 FILE_ROWS = 250_000  # of the loops' files
 CLUSTER = PhysicalClusterId("pkc-000000")
 
@@ -47,25 +50,26 @@ def orders(count: int = DISTINCT) -> Values:
     return made
 
 
-def usage(tenants: int = 1000, gateways: int = 3) -> Values:
-    """Reports of a fleet at one of every ten seconds, tenant after tenant."""
-    made = []
-    for turn in range(DISTINCT // (tenants * gateways) + 1):
-        for gateway in range(gateways):
-            for tenant in range(tenants):
-                count = turn * 1000 + tenant
-                counters = dict.fromkeys(
-                    ("ingress_bytes", "egress_bytes", "requests", "request_time_us", "connection_attempts"),
-                    count,
-                )
-                report = UsageReport(
-                    cluster=CLUSTER, gateway=f"g{gateway}", incarnation=f"g{gateway}-1", sequence=turn,
-                    tenant=LogicalClusterId(f"lkc-{tenant:06d}"), time_ms=BEGIN_MS + turn * 10_000,
-                    used=counters,
-                    levels={"connections": 3},
-                )  # fmt: skip
-                made.append((report.key, report.to_bytes()))
-    return made
+def usage(count: int, *, tenants: int = 1000, gateways: int = 3) -> Iterator[tuple[bytes, bytes]]:
+    """A fleet's reports, ten seconds after ten seconds, no two alike: counters that rise, each its own."""
+    used = ("ingress_bytes", "egress_bytes", "requests", "request_time_us", "connection_attempts")
+    forms = []
+    for gateway, tenant in itertools.product(range(gateways), range(tenants)):
+        report = UsageReport(
+            cluster=CLUSTER, gateway=f"g{gateway}", incarnation=f"g{gateway}-1", sequence=434343,
+            tenant=LogicalClusterId(f"lkc-{tenant:06d}"), time_ms=454545,
+            used=dict.fromkeys(used, 424242),
+            levels={"connections": 3},
+        )  # fmt: skip
+        form = report.to_bytes().replace(b"434343", b"%(turn)d").replace(b"454545", b"%(time)d")
+        forms.append((report.key, form.replace(b"424242", b"%%(turn)d%03d" % tenant)))
+    for turn in itertools.count(1):
+        at = {b"turn": turn, b"time": BEGIN_MS + turn * REPORT_MS}
+        for key, form in forms[:count]:
+            yield key, form % at
+        count -= len(forms)
+        if count <= 0:
+            return
 
 
 def probes() -> Values:

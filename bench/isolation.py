@@ -5,8 +5,8 @@ load is on the other. The victim sends at a fixed rate, whatever becomes of its 
 counts from when it should have sent. Neighbours ask for as much as they can: ten times their quota and
 more. Kinds of greed: `ingress`, `egress`, `tiny` requests, a `storm` of logins, `churn` of partitions, and
 `crowd`, nineteen tenants at once. `overhead` is what limits cost a tenant that stays far below them:
-processor time of the gateway for a request. `--only ingress tiny` measures these alone; a quick run
-those two and the overhead.
+processor time of the gateway for a request. `pressure` is ten tenants before a broker that can do half of
+what their quotas allow. `--only ingress tiny` measures these alone; a quick run those two and the overhead.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ if TYPE_CHECKING:
     from penstock.fleet.local import LocalFleet
 
 GREED = ("ingress", "egress", "tiny", "storm", "churn", "crowd")
-LINES = ("overhead", *GREED)
+LINES = ("overhead", *GREED, "pressure")
 QUICK = ("ingress", "tiny")
 CROWD = 19
+PRESSING = 10  # tenants, with quotas 1 : 2 : 3 …
+BROKER_BYTES_PER_SECOND = 4_000_000  # on the gateway that holds to a limit of its broker
 ACCOUNT = ServiceAccountId("sa-000001")
 LOAD_CORE, SERVICE_CORE = 0, 1
 VICTIM_RATE = 100.0  # requests a second of a kilobyte
@@ -87,6 +89,7 @@ class Ground:
     home: Path
     on: dict[str, Target] = field(default_factory=dict)  # by tenant
     off: dict[str, Target] = field(default_factory=dict)
+    held: dict[str, Target] = field(default_factory=dict)  # by a broker's limit
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
 
@@ -101,7 +104,7 @@ def ground(names: list[LogicalClusterId]) -> Iterator[Ground]:
     fleet = asyncio.run(_fleet(home, names))
     made = Ground(fleet, home)
     try:
-        made.on, made.off = _gateway(made, "on", names), _gateway(made, "off", names)
+        made.on, made.off, made.held = (_gateway(made, kind, names) for kind in ("on", "off", "held"))
         for process in (*made.processes, *(node.running() for node in fleet.nodes)):
             assert process is not None
             _pin(process.pid, SERVICE_CORE)
@@ -154,15 +157,20 @@ def _gateway(made: Ground, kind: str, names: list[LogicalClusterId]) -> dict[str
             "keys": [{"id": key, "secret_sha256": digest, "account": ACCOUNT}],
             "limits": {"connections_max": 10_000, "connection_attempts_per_second": 10_000},
         }
-        if kind == "on":
+        if kind == "held":
+            tenant |= {"quota": {"ingress_bytes_per_second": pressing_quota(place)}}
+        elif kind == "on":
             tenant |= {"quota": AMPLE} if place == 0 else {"quota": QUOTA, "limits": LIMITS}
         listed.append(tenant)
     address = f"127.0.0.1:{node.spec.ports[Listener.GATEWAY]}"
+    broker: dict[str, Any] = {"id": node.spec.id, "zone": "a", "address": address, "port": port}
+    if kind == "held":
+        broker["limits"] = {"ingress_bytes_per_second": BROKER_BYTES_PER_SECOND}
     document = {
         "gateway": kind,
         "cluster": "pkc-000000",
         "platform_key": str(fleet.layout.secrets / "platform.key"),
-        "brokers": [{"id": node.spec.id, "zone": "a", "address": address, "port": port}],
+        "brokers": [broker],
         "tenants": listed,
     }
     file = home / "gateway.yaml"
@@ -238,8 +246,56 @@ def measure(run: Run) -> Iterator[Result]:
                 yield _overhead(run, made, names[0])
             for kind in wanted:
                 yield from _isolated(run, made, names, kind, seconds)
+            if run.wants("pressure") and not (run.quick and not run.only):
+                yield from _pressed(made, names[1 : PRESSING + 1], int(seconds))
     finally:
         os.sched_setaffinity(0, cores)
+
+
+def pressing_quota(place: int) -> float:
+    """Of tenants 1 to `PRESSING`, whose quotas sum to twice what their broker can do."""
+    whole = PRESSING * (PRESSING + 1) / 2
+    return 2 * BROKER_BYTES_PER_SECOND * max(1, min(place, PRESSING)) / whole
+
+
+def _pressed(made: Ground, names: list[str], seconds: int) -> Iterator[Result]:
+    """All of them for so long, and then the last one alone."""
+    settled, alone = 2 * SETTLED_SECONDS, 8
+    loads = []
+    for some, long in ((names[:-1], settled + seconds), (names[-1:], settled + seconds + alone)):
+        asked = {
+            "targets": [asdict(made.held[name]) for name in some],
+            "kind": "pressure",
+            "seconds": long,
+            "connections": 1,
+        }
+        words = [sys.executable, "-m", "bench.isolation_load", json.dumps(asked)]
+        loads.append(subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE))
+    done: list[dict[int, int]] = []
+    for load in loads:
+        out, _ = load.communicate(timeout=settled + seconds + alone + 120)
+        done += [{int(s): n for s, n in one.items()} for one in json.loads(out.splitlines()[-1])]
+    within = range(settled, settled + seconds - 1)
+    got = [sum(one.get(second, 0) for second in within) / len(within) for one in done]
+    total = sum(got)
+    whole = PRESSING * (PRESSING + 1) / 2
+    parts = [rate / (total * place / whole) - 1 for place, rate in enumerate(got, start=1)]
+    detail = {f"tenant_{place}_bytes_per_second": round(rate) for place, rate in enumerate(got, start=1)}
+    yield Result(
+        "pressure-total-off-limit", abs(total / BROKER_BYTES_PER_SECOND - 1), "of the limit", "<= 0.05", (),
+        detail,
+    )  # fmt: skip
+    off = max(abs(part) for part in parts)
+    yield Result("pressure-shares-off-quotas", off, "of its part", "<= 0.1", tuple(parts))
+    ended, last = settled + seconds, done[-1]
+    free = [
+        second
+        for second in range(ended, ended + alone)
+        if last.get(second, 0) >= 0.9 * pressing_quota(PRESSING)
+    ]
+    yield Result(
+        "pressure-recovery", min(free, default=ended + alone) - ended, "s to its whole quota", "<= 3"
+    )
 
 
 def _overhead(run: Run, made: Ground, name: str) -> Result:
@@ -255,7 +311,7 @@ def _overhead(run: Run, made: Ground, name: str) -> Result:
         client.close()
         return (after.user + after.system) - (before.user + before.system)
 
-    on, off = made.processes
+    on, off, _ = made.processes
     series = interleave(
         {"on": lambda: spent(made.on[name], on), "off": lambda: spent(made.off[name], off)},
         rounds=3 if run.quick else 9,

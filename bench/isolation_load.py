@@ -22,6 +22,7 @@ from bench.gateway_load import CHUNK, Client, Sink, Target, fetch_frame, produce
 KB = 1024
 TOPIC = "load"
 BATCH_RECORDS = 16
+VICTIM_ADDRESS = "127.0.0.2"  # not its neighbours': gateways also limit what comes from one address
 ANSWER_SECONDS_MAX = 120.0
 
 
@@ -35,7 +36,7 @@ class Victim:
     offered: int = 0
 
     def run(self, seconds: float) -> None:
-        client = Client(self.target)
+        client = Client(self.target, VICTIM_ADDRESS)
         frame = produce_frame(self.target.prefix + TOPIC, KB, 1)
         count = int(self.rate * seconds)
         begin = time.perf_counter() + 0.05
@@ -95,6 +96,10 @@ class Greedy:
 
     def ingress(self) -> None:
         self._pump(produce_frame(self.target.prefix + TOPIC, 4 * KB, BATCH_RECORDS), 5, answers=False)
+
+    def pressure(self) -> None:
+        """Smaller pieces, so that seconds can be told apart."""
+        self._pump(produce_frame(self.target.prefix + TOPIC, 4 * KB, 4), 5, answers=False)
 
     def egress(self) -> None:
         client = Client(self.target)

@@ -63,7 +63,7 @@ BROKER_BYTES_PER_SECOND = 4_000_000  # on the gateway that holds to a limit of i
 ACCOUNT = ServiceAccountId("sa-000001")
 LOAD_CORE, SERVICE_CORE = 0, 1
 VICTIM_RATE = 100.0  # requests a second of a kilobyte
-CONNECTIONS = 4
+CONNECTIONS = 16  # of a neighbour: several applications, each with a few
 IN_FLIGHT = 5
 QUOTA = {
     "ingress_bytes_per_second": 1_000_000,
@@ -77,7 +77,8 @@ ALLOWED = {
     "ingress": 1_000_000.0,
     "egress": 3_000_000.0,
     "crowd": 1_000_000.0,
-}  # bytes a second of a neighbour
+    "tiny": 200.0,
+}  # bytes a second of a neighbour; of tiny requests their number
 WINDOW_SECONDS = 10
 SETTLED_SECONDS = 3  # before windows are looked at: what an idle bucket saved up is gone
 READ_BATCHES = 16  # of 64 KB, for whoever reads

@@ -79,8 +79,8 @@ class Greedy:
     def _count(self, amount: int) -> None:
         self.done[int(time.monotonic() - self.begin)] += amount
 
-    def _pump(self, frame: bytes, in_flight: int, *, answers: bool) -> None:
-        """The same request again and again; counts what was sent and answered, or what came back."""
+    def _pump(self, frame: bytes, in_flight: int, *, worth: int | None = None) -> None:
+        """The same request again and again; counts so much for each that is answered, or what came back."""
         client = Client(self.target)
         client.socket.settimeout(ANSWER_SECONDS_MAX)
         sink = Sink(client.socket)
@@ -88,27 +88,29 @@ class Greedy:
         before = 0
         while time.monotonic() < self.end:
             ended = sink.some()
-            self._count(sink.bytes - before if answers else ended * len(frame))
+            self._count(sink.bytes - before if worth is None else ended * worth)
             before = sink.bytes
             if ended:
                 client.socket.sendall(frame * ended)
         client.close()
 
     def ingress(self) -> None:
-        self._pump(produce_frame(self.target.prefix + TOPIC, 4 * KB, BATCH_RECORDS), 5, answers=False)
+        frame = produce_frame(self.target.prefix + TOPIC, 4 * KB, BATCH_RECORDS)
+        self._pump(frame, 5, worth=len(frame))
 
     def pressure(self) -> None:
         """Smaller pieces, so that seconds can be told apart."""
-        self._pump(produce_frame(self.target.prefix + TOPIC, 4 * KB, 4), 5, answers=False)
+        frame = produce_frame(self.target.prefix + TOPIC, 4 * KB, 4)
+        self._pump(frame, 5, worth=len(frame))
 
     def egress(self) -> None:
         client = Client(self.target)
         topic = topic_id_of(client, self.target.prefix + TOPIC)
         client.close()
-        self._pump(fetch_frame(topic, 0, bytes_max=CHUNK), 2, answers=True)
+        self._pump(fetch_frame(topic, 0, bytes_max=CHUNK), 2)
 
     def tiny(self) -> None:
-        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), 100, answers=False)
+        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), 100, worth=1)
 
     def storm(self) -> None:
         """Logs in again and again."""

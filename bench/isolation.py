@@ -1,10 +1,11 @@
 """A tenant beside greedy neighbours: what becomes of it with quotas on, with quotas off, and alone.
 
-One broker and two gateways before it, one with limits and one without, all on one core; whoever makes the
-load is on the other. The victim sends at a fixed rate, whatever becomes of its answers, and its latency
-counts from when it should have sent. Neighbours ask for as much as they can: ten times their quota and
-more. Kinds of greed: `ingress`, `egress`, `tiny` requests, a `storm` of logins, `churn` of partitions, and
-`crowd`, nineteen tenants at once. `overhead` is what limits cost a tenant that stays far below them:
+One broker and three gateways before it, with limits, without, and with a limit of the broker's, all on one
+core; whoever makes the load is on the other. The victim sends at a fixed rate, whatever becomes of its
+answers, and its latency counts from when it should have sent. Neighbours ask for as much as they can: ten
+times their quota and more. Kinds of greed: `ingress`, `egress`, `tiny` requests, a `storm` of logins,
+`churn` of partitions, and `crowd`, nineteen tenants at once. `overhead` is what limits cost a tenant that
+stays far below them:
 processor time of the gateway for a request. `pressure` is ten tenants before a broker that can do half of
 what their quotas allow. `--only ingress tiny` measures these alone; a quick run those two and the overhead.
 """
@@ -238,7 +239,7 @@ def measure(run: Run) -> Iterator[Result]:
     seconds = 8.0 if run.quick else 25.0
     wanted = [line for line in (QUICK if run.quick and not run.only else GREED) if run.wants(line)]
     names = [str(name) for name in tenant_ids()]
-    run.say("starting a broker and two gateways")
+    run.say("starting a broker and three gateways")
     try:
         with ground(tenant_ids()) as made:
             _filled(made.off[names[1]])

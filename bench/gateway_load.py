@@ -53,8 +53,9 @@ class Target:
 class Client:
     """One connection, logged in."""
 
-    def __init__(self, target: Target) -> None:
-        plain = socket.create_connection((target.host, target.port), timeout=60)
+    def __init__(self, target: Target, source: str = "") -> None:
+        """`source` is the address it comes from, if that matters."""
+        plain = socket.create_connection((target.host, target.port), 60, (source, 0) if source else None)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket: socket.socket = (
             target.tls.wrap_socket(plain, server_hostname="localhost") if target.tls else plain

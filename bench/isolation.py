@@ -1,12 +1,13 @@
 """A tenant beside greedy neighbours: what becomes of it with quotas on, with quotas off, and alone.
 
-One broker and two gateways before it, one with limits and one without, all on one core; whoever makes the
-load is on the other. The victim sends at a fixed rate, whatever becomes of its answers, and its latency
-counts from when it should have sent. Neighbours ask for as much as they can: ten times their quota and
-more. Kinds of greed: `ingress`, `egress`, `tiny` requests, a `storm` of logins, `churn` of partitions, and
-`crowd`, nineteen tenants at once. `overhead` is what limits cost a tenant that stays far below them:
-processor time of the gateway for a request. `--only ingress tiny` measures these alone; a quick run
-those two and the overhead.
+One broker and three gateways before it, with limits, without, and with a limit of the broker's, all on one
+core; whoever makes the load is on the other. The victim sends at a fixed rate, whatever becomes of its
+answers, and its latency counts from when it should have sent. Neighbours ask for as much as they can: ten
+times their quota and more. Kinds of greed: `ingress`, `egress`, `tiny` requests, a `storm` of logins,
+`churn` of partitions, and `crowd`, nineteen tenants at once. `overhead` is what limits cost a tenant that
+stays far below them:
+processor time of the gateway for a request. `pressure` is ten tenants before a broker that can do half of
+what their quotas allow. `--only ingress tiny` measures these alone; a quick run those two and the overhead.
 """
 
 from __future__ import annotations
@@ -55,13 +56,15 @@ if TYPE_CHECKING:
     from penstock.fleet.local import LocalFleet
 
 GREED = ("ingress", "egress", "tiny", "storm", "churn", "crowd")
-LINES = ("overhead", *GREED)
+LINES = ("overhead", *GREED, "pressure")
 QUICK = ("ingress", "tiny")
 CROWD = 19
+PRESSING = 10  # tenants, with quotas 1 : 2 : 3 …
+BROKER_BYTES_PER_SECOND = 4_000_000  # on the gateway that holds to a limit of its broker
 ACCOUNT = ServiceAccountId("sa-000001")
 LOAD_CORE, SERVICE_CORE = 0, 1
 VICTIM_RATE = 100.0  # requests a second of a kilobyte
-CONNECTIONS = 4
+CONNECTIONS = 16  # of a neighbour: several applications, each with a few
 IN_FLIGHT = 5
 QUOTA = {
     "ingress_bytes_per_second": 1_000_000,
@@ -75,7 +78,8 @@ ALLOWED = {
     "ingress": 1_000_000.0,
     "egress": 3_000_000.0,
     "crowd": 1_000_000.0,
-}  # bytes a second of a neighbour
+    "tiny": 200.0,
+}  # bytes a second of a neighbour; of tiny requests their number
 WINDOW_SECONDS = 10
 SETTLED_SECONDS = 3  # before windows are looked at: what an idle bucket saved up is gone
 READ_BATCHES = 16  # of 64 KB, for whoever reads
@@ -87,6 +91,7 @@ class Ground:
     home: Path
     on: dict[str, Target] = field(default_factory=dict)  # by tenant
     off: dict[str, Target] = field(default_factory=dict)
+    held: dict[str, Target] = field(default_factory=dict)  # by a broker's limit
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
 
@@ -101,7 +106,7 @@ def ground(names: list[LogicalClusterId]) -> Iterator[Ground]:
     fleet = asyncio.run(_fleet(home, names))
     made = Ground(fleet, home)
     try:
-        made.on, made.off = _gateway(made, "on", names), _gateway(made, "off", names)
+        made.on, made.off, made.held = (_gateway(made, kind, names) for kind in ("on", "off", "held"))
         for process in (*made.processes, *(node.running() for node in fleet.nodes)):
             assert process is not None
             _pin(process.pid, SERVICE_CORE)
@@ -154,15 +159,20 @@ def _gateway(made: Ground, kind: str, names: list[LogicalClusterId]) -> dict[str
             "keys": [{"id": key, "secret_sha256": digest, "account": ACCOUNT}],
             "limits": {"connections_max": 10_000, "connection_attempts_per_second": 10_000},
         }
-        if kind == "on":
+        if kind == "held":
+            tenant |= {"quota": {"ingress_bytes_per_second": pressing_quota(place)}}
+        elif kind == "on":
             tenant |= {"quota": AMPLE} if place == 0 else {"quota": QUOTA, "limits": LIMITS}
         listed.append(tenant)
     address = f"127.0.0.1:{node.spec.ports[Listener.GATEWAY]}"
+    broker: dict[str, Any] = {"id": node.spec.id, "zone": "a", "address": address, "port": port}
+    if kind == "held":
+        broker["limits"] = {"ingress_bytes_per_second": BROKER_BYTES_PER_SECOND}
     document = {
         "gateway": kind,
         "cluster": "pkc-000000",
         "platform_key": str(fleet.layout.secrets / "platform.key"),
-        "brokers": [{"id": node.spec.id, "zone": "a", "address": address, "port": port}],
+        "brokers": [broker],
         "tenants": listed,
     }
     file = home / "gateway.yaml"
@@ -229,7 +239,7 @@ def measure(run: Run) -> Iterator[Result]:
     seconds = 8.0 if run.quick else 25.0
     wanted = [line for line in (QUICK if run.quick and not run.only else GREED) if run.wants(line)]
     names = [str(name) for name in tenant_ids()]
-    run.say("starting a broker and two gateways")
+    run.say("starting a broker and three gateways")
     try:
         with ground(tenant_ids()) as made:
             _filled(made.off[names[1]])
@@ -238,8 +248,56 @@ def measure(run: Run) -> Iterator[Result]:
                 yield _overhead(run, made, names[0])
             for kind in wanted:
                 yield from _isolated(run, made, names, kind, seconds)
+            if run.wants("pressure") and not (run.quick and not run.only):
+                yield from _pressed(made, names[1 : PRESSING + 1], int(seconds))
     finally:
         os.sched_setaffinity(0, cores)
+
+
+def pressing_quota(place: int) -> float:
+    """Of tenants 1 to `PRESSING`, whose quotas sum to twice what their broker can do."""
+    whole = PRESSING * (PRESSING + 1) / 2
+    return 2 * BROKER_BYTES_PER_SECOND * max(1, min(place, PRESSING)) / whole
+
+
+def _pressed(made: Ground, names: list[str], seconds: int) -> Iterator[Result]:
+    """All of them for so long, and then the last one alone."""
+    settled, alone = 2 * SETTLED_SECONDS, 8
+    loads = []
+    for some, long in ((names[:-1], settled + seconds), (names[-1:], settled + seconds + alone)):
+        asked = {
+            "targets": [asdict(made.held[name]) for name in some],
+            "kind": "pressure",
+            "seconds": long,
+            "connections": 1,
+        }
+        words = [sys.executable, "-m", "bench.isolation_load", json.dumps(asked)]
+        loads.append(subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE))
+    done: list[dict[int, int]] = []
+    for load in loads:
+        out, _ = load.communicate(timeout=settled + seconds + alone + 120)
+        done += [{int(s): n for s, n in one.items()} for one in json.loads(out.splitlines()[-1])]
+    within = range(settled, settled + seconds - 1)
+    got = [sum(one.get(second, 0) for second in within) / len(within) for one in done]
+    total = sum(got)
+    whole = PRESSING * (PRESSING + 1) / 2
+    parts = [rate / (total * place / whole) - 1 for place, rate in enumerate(got, start=1)]
+    detail = {f"tenant_{place}_bytes_per_second": round(rate) for place, rate in enumerate(got, start=1)}
+    yield Result(
+        "pressure-total-off-limit", abs(total / BROKER_BYTES_PER_SECOND - 1), "of the limit", "<= 0.05", (),
+        detail,
+    )  # fmt: skip
+    off = max(abs(part) for part in parts)
+    yield Result("pressure-shares-off-quotas", off, "of its part", "<= 0.1", tuple(parts))
+    ended, last = settled + seconds, done[-1]
+    free = [
+        second
+        for second in range(ended, ended + alone)
+        if last.get(second, 0) >= 0.9 * pressing_quota(PRESSING)
+    ]
+    yield Result(
+        "pressure-recovery", min(free, default=ended + alone) - ended, "s to its whole quota", "<= 3"
+    )
 
 
 def _overhead(run: Run, made: Ground, name: str) -> Result:
@@ -255,7 +313,7 @@ def _overhead(run: Run, made: Ground, name: str) -> Result:
         client.close()
         return (after.user + after.system) - (before.user + before.system)
 
-    on, off = made.processes
+    on, off, _ = made.processes
     series = interleave(
         {"on": lambda: spent(made.on[name], on), "off": lambda: spent(made.off[name], off)},
         rounds=3 if run.quick else 9,

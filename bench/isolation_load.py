@@ -22,6 +22,7 @@ from bench.gateway_load import CHUNK, Client, Sink, Target, fetch_frame, produce
 KB = 1024
 TOPIC = "load"
 BATCH_RECORDS = 16
+VICTIM_ADDRESS = "127.0.0.2"  # not its neighbours': gateways also limit what comes from one address
 ANSWER_SECONDS_MAX = 120.0
 
 
@@ -35,7 +36,7 @@ class Victim:
     offered: int = 0
 
     def run(self, seconds: float) -> None:
-        client = Client(self.target)
+        client = Client(self.target, VICTIM_ADDRESS)
         frame = produce_frame(self.target.prefix + TOPIC, KB, 1)
         count = int(self.rate * seconds)
         begin = time.perf_counter() + 0.05
@@ -78,8 +79,8 @@ class Greedy:
     def _count(self, amount: int) -> None:
         self.done[int(time.monotonic() - self.begin)] += amount
 
-    def _pump(self, frame: bytes, in_flight: int, *, answers: bool) -> None:
-        """The same request again and again; counts what was sent and answered, or what came back."""
+    def _pump(self, frame: bytes, in_flight: int, *, worth: int | None = None) -> None:
+        """The same request again and again; counts so much for each that is answered, or what came back."""
         client = Client(self.target)
         client.socket.settimeout(ANSWER_SECONDS_MAX)
         sink = Sink(client.socket)
@@ -87,23 +88,29 @@ class Greedy:
         before = 0
         while time.monotonic() < self.end:
             ended = sink.some()
-            self._count(sink.bytes - before if answers else ended * len(frame))
+            self._count(sink.bytes - before if worth is None else ended * worth)
             before = sink.bytes
             if ended:
                 client.socket.sendall(frame * ended)
         client.close()
 
     def ingress(self) -> None:
-        self._pump(produce_frame(self.target.prefix + TOPIC, 4 * KB, BATCH_RECORDS), 5, answers=False)
+        frame = produce_frame(self.target.prefix + TOPIC, 4 * KB, BATCH_RECORDS)
+        self._pump(frame, 5, worth=len(frame))
+
+    def pressure(self) -> None:
+        """Smaller pieces, so that seconds can be told apart."""
+        frame = produce_frame(self.target.prefix + TOPIC, 4 * KB, 4)
+        self._pump(frame, 5, worth=len(frame))
 
     def egress(self) -> None:
         client = Client(self.target)
         topic = topic_id_of(client, self.target.prefix + TOPIC)
         client.close()
-        self._pump(fetch_frame(topic, 0, bytes_max=CHUNK), 2, answers=True)
+        self._pump(fetch_frame(topic, 0, bytes_max=CHUNK), 2)
 
     def tiny(self) -> None:
-        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), 100, answers=False)
+        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), 100, worth=1)
 
     def storm(self) -> None:
         """Logs in again and again."""

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.fleet.security import load_authority
 from penstock.gateway.admission import Denial
 from penstock.gateway.config import GatewayConfig
-from penstock.gateway.metrics import MetricsServer
+from penstock.gateway.metrics import Figures, MetricsServer
 from penstock.gateway.server import Gateway
 from penstock.gateway.settings import GatewaySettings, Routing, read_gateway_file
 from penstock.gateway.sources import FileSource
@@ -237,7 +237,7 @@ def test_usage_and_acknowledged_ranges_are_handed_out(
 def test_metrics_are_served_with_bounded_labels(gateway: RunningGateway, ada: Access) -> None:
     client = AdminClient(ada.client_config())
     client.list_topics(timeout=SECONDS)
-    server = MetricsServer(gateway.gateway, "127.0.0.1", 0)
+    server = MetricsServer(Figures(gateway.gateway), "127.0.0.1", 0)
 
     with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=SECONDS) as answer:
         page = answer.read().decode()

@@ -24,8 +24,9 @@ from cyclopts import App, Parameter, validators
 from penstock.cli.output import show, table_of, tell
 from penstock.cli.settings import Options
 from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
+from penstock.gateway.calibration import Calibration
 from penstock.gateway.config import API_KEY_LENGTH, API_SECRET_LENGTH, GatewayConfig
-from penstock.gateway.metrics import MetricsServer
+from penstock.gateway.metrics import Figures, MetricsServer
 from penstock.gateway.pooled import Pooled
 from penstock.gateway.pressure import PressureWatch
 from penstock.gateway.provision import provision as provision_tenants
@@ -164,8 +165,8 @@ async def _serve(
         told = asyncio.create_task(stop.wait())
         await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            gateway, tuning = await starting
-            await _until(stop, gateway, tuning, path, seat)
+            shown = await starting
+            await _until(stop, shown, path, seat)
         else:  # no broker was reached so far
             starting.cancel()
 
@@ -177,39 +178,38 @@ async def _started(
     tally: Tally,
     ending: contextlib.AsyncExitStack,
     stop: asyncio.Event,
-) -> tuple[Gateway, Tuning]:
+) -> Figures:
     """With limits: those of its file, or its share of what the cluster's state says."""
     if settings.tenants_from is TenantsFrom.FILE:
         pooled = Pooled(tally)
         tuning = Tuning(pooled.quotas, gateways=settings.gateways)
-        session = throttled_by(pooled.quotas, tuning)
+        calibration = Calibration(tenants.brokers, tally)
+        session = throttled_by(pooled.quotas, tuning, calibration)
         gateway = Gateway(settings, tenants, source=FileSource(path), session=session, tally=tally)
         await gateway.start()
-        _beside([pooled.run(gateway), *_watching(gateway, tuning, None)], ending, stop)
-        return gateway, tuning
+        _beside([pooled.run(gateway), *_watching(gateway, tuning, calibration, None)], ending, stop)
+        return Figures(gateway, tuning, calibration)
     source = state_source(settings, tenants)
     tenants = await source.first()
     client = await ending.enter_async_context(gateway_client(settings, tenants))
     shares, reporter = Shares(client, settings.gateway, settings.gateways), Reporter()
     tuning = Tuning(shares.quotas, gateways=settings.gateways)
-    gateway = Gateway(
-        settings,
-        tenants,
-        source=source,
-        evidence=reporter,
-        session=throttled_by(shares.quotas, tuning),
-        tally=tally,
-    )
+    calibration = Calibration(tenants.brokers, tally)
+    session = throttled_by(shares.quotas, tuning, calibration)
+    gateway = Gateway(settings, tenants, source=source, evidence=reporter, session=session, tally=tally)
     await gateway.start()
     ending.push_async_callback(reporter.flush, client)
-    _beside([shares.run(gateway), reporter.run(client), *_watching(gateway, tuning, client)], ending, stop)
-    return gateway, tuning
+    watching = _watching(gateway, tuning, calibration, client)
+    _beside([shares.run(gateway), reporter.run(client), *watching], ending, stop)
+    return Figures(gateway, tuning, calibration)
 
 
-def _watching(gateway: Gateway, tuning: Tuning, client: Client | None) -> list[Coroutine[Any, Any, None]]:
-    """Who looks after brokers that have too much to do."""
+def _watching(
+    gateway: Gateway, tuning: Tuning, calibration: Calibration, client: Client | None
+) -> list[Coroutine[Any, Any, None]]:
+    """Who looks after what brokers have to do."""
     watch = PressureWatch(gateway)
-    return [watch.run(client), tuning.run(gateway, watch)]
+    return [watch.run(client), tuning.run(gateway, watch), calibration.run()]
 
 
 def _beside(
@@ -232,10 +232,8 @@ async def _ended(task: asyncio.Task[None]) -> None:
         task.result()
 
 
-async def _until(
-    stop: asyncio.Event, gateway: Gateway, tuning: Tuning, path: Path, seat: Seat | None
-) -> None:
-    settings = gateway.settings
+async def _until(stop: asyncio.Event, shown: Figures, path: Path, seat: Seat | None) -> None:
+    gateway, settings = shown.gateway, shown.gateway.settings
     gc.collect()
     gc.freeze()  # plans and routes stay: they need not be looked through again
 
@@ -250,9 +248,9 @@ async def _until(
             ending.callback(withdraw, path)
         if settings.metrics_port is None:
             say("")
-        elif not _metrics(gateway, tuning, settings.metrics_port, ending, say):
+        elif not _metrics(shown, settings.metrics_port, ending, say):
             say("")  # for now: its predecessor has the port
-            _beside([_metrics_later(gateway, tuning, settings.metrics_port, ending, say)], ending)
+            _beside([_metrics_later(shown, settings.metrics_port, ending, say)], ending)
         if seat is None:
             count = len(gateway.config.tenants)
             tell(f"gateway {settings.gateway} serves {count} tenants at {gateway.bootstrap}")
@@ -262,16 +260,12 @@ async def _until(
 
 
 def _metrics(
-    gateway: Gateway,
-    tuning: Tuning,
-    port: int,
-    ending: contextlib.AsyncExitStack,
-    say: Callable[[str], None],
+    shown: Figures, port: int, ending: contextlib.AsyncExitStack, say: Callable[[str], None]
 ) -> bool:
     """Serve its figures, and say where; False if another has the port."""
-    host = gateway.settings.listen
+    host = shown.gateway.settings.listen
     try:
-        metrics = MetricsServer(gateway, host, port, tuning)
+        metrics = MetricsServer(shown, host, port)
     except OSError as failure:
         if failure.errno != errno.EADDRINUSE:
             raise
@@ -284,13 +278,9 @@ def _metrics(
 
 
 async def _metrics_later(
-    gateway: Gateway,
-    tuning: Tuning,
-    port: int,
-    ending: contextlib.AsyncExitStack,
-    say: Callable[[str], None],
+    shown: Figures, port: int, ending: contextlib.AsyncExitStack, say: Callable[[str], None]
 ) -> None:
-    while not _metrics(gateway, tuning, port, ending, say):
+    while not _metrics(shown, port, ending, say):
         await asyncio.sleep(METRICS_AGAIN_SECONDS)
 
 

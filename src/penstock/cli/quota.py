@@ -23,8 +23,9 @@ from penstock.kafka.membership import SESSION_SECONDS
 from penstock.model.errors import Exit
 from penstock.model.errors.settings import UsageInvalid
 from penstock.model.events import Dimension
-from penstock.quota.coordinator import INTERVAL_SECONDS, Coordinator
+from penstock.quota.coordinator import Coordinator
 from penstock.quota.metrics import CoordinatorMetrics
+from penstock.quota.reports import INTERVAL_SECONDS
 
 app = App(name="quota", help="Tenants' quotas: show, set, and the coordinators that split them.")
 usage = App(name="usage", help="What logical clusters use now.")

@@ -35,6 +35,15 @@ API_SECRET_LENGTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerMetrics:
+    """Where a broker's agent tells of it, and how many request handlers it has (`num.io.threads`)."""
+
+    host: str
+    port: int
+    handler_threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class Broker:
     """A broker of the physical cluster, and where this gateway offers it to tenants."""
 
@@ -44,6 +53,7 @@ class Broker:
     port: int
     offered_port: int  # of the gateway: one for each broker; 0 takes a free one
     limits: Mapping[Dimension, float] = field(default_factory=dict, hash=False)  # of all tenants, a second
+    metrics: BrokerMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True)

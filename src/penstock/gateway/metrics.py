@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from penstock.gateway.calibration import Calibration
     from penstock.gateway.metering import Usage
     from penstock.gateway.server import Gateway
     from penstock.gateway.tuned import Tuning
@@ -53,9 +54,12 @@ _BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
 class Figures:
     """A collector over a living gateway."""
 
-    def __init__(self, gateway: Gateway, tuning: Tuning | None = None) -> None:
+    def __init__(
+        self, gateway: Gateway, tuning: Tuning | None = None, calibration: Calibration | None = None
+    ) -> None:
         self.gateway = gateway
         self.tuning = tuning
+        self.calibration = calibration
 
     def collect(self) -> Iterator[Metric]:
         gateway = self.gateway
@@ -158,15 +162,21 @@ class Figures:
         for broker, tuning in self.tuning or ():
             for dimension, part in dict(tuning.levels).items():
                 level.add_metric([str(broker), dimension], part)
-        yield level
+        factor = GaugeMetricFamily(
+            _AREA + "request_time_factor", "Of the time seen, what counts as the broker's own work.",
+            labels=[BROKER],
+        )  # fmt: skip
+        for broker, work in self.calibration or ():
+            factor.add_metric([str(broker)], work.factor)
+        yield from (level, factor)
 
 
 class MetricsServer:
     """Plain HTTP on a port of its own; the thread that serves it is joined by `close`."""
 
-    def __init__(self, gateway: Gateway, host: str, port: int, tuning: Tuning | None = None) -> None:
+    def __init__(self, figures: Figures, host: str, port: int) -> None:
         registry = CollectorRegistry()
-        registry.register(Figures(gateway, tuning))
+        registry.register(figures)
         served: tuple[WSGIServer, threading.Thread] = start_http_server(port, host, registry=registry)
         self._server, self._thread = served
         self.port: int = self._server.server_port

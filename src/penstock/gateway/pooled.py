@@ -38,7 +38,7 @@ def figures(usage: Usage) -> tuple[float, ...]:
         usage.bytes_in,
         usage.bytes_out,
         usage.requests,
-        usage.service_seconds * 1e6,
+        usage.request_time_us(),
         usage.partition_changes,
     )
 

@@ -19,6 +19,7 @@
         address: "127.0.0.1:19192"
         port: 28001
         limits: {ingress_bytes_per_second: 80_000_000}   # of all tenants and gateways; left out: none
+        metrics: {address: "127.0.0.1:19392", handler_threads: 8}   # calibrates request time; left out: not
     tenants:
       - id: lkc-7hq2mz
         accounts:
@@ -47,6 +48,7 @@ from penstock.gateway.config import (
     API_KEY_LENGTH,
     ApiKey,
     Broker,
+    BrokerMetrics,
     GatewayConfig,
     NetworkRules,
     ServiceAccount,
@@ -75,7 +77,7 @@ _PROCESS_KEYS: Final = (
     "tls", "upstream_ca", "metrics_port", "brokers", "tenants", "tenants_from",
     "gateways", "workers", "log_sample",
 )  # fmt: skip
-_BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits")
+_BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits", "metrics")
 _TENANT_KEYS: Final = (
     "id", "accounts", "keys", "brokers", "network", "limits", "quota", "log_sample",
 )  # fmt: skip
@@ -99,6 +101,8 @@ _CAPACITY_KEYS: Final = {
     "connection_attempts_per_second": (Dimension.CONNECTION_ATTEMPTS, 1.0),
 }
 _PORT_MAX: Final = 65535
+HANDLER_THREADS_DEFAULT: Final = 8  # Kafka's
+HANDLER_THREADS_MAX: Final = 1_000
 GATEWAYS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 1_000_000
 RIGHTS_MAX: Final = 200  # of one account
@@ -275,17 +279,32 @@ def _check_unique(at: _At, tenants: Sequence[Tenant]) -> None:
 
 def _broker(where: str, values: Any) -> Broker:
     at = _At(where, values, _BROKER_KEYS)
-    host, colon, port = at.text("address").rpartition(":")
-    if not colon or not port.isdigit() or not host:
-        raise at.invalid("address", "expected host:port")
+    host, port = _address(at)
     return Broker(
         BrokerId(at.integer("id", at_least=0, at_most=2**31 - 1)),
         Zone(at.text("zone")),
-        host.strip("[]"),
-        int(port),
+        host,
+        port,
         at.integer("port", at_least=0, at_most=_PORT_MAX, default=0),
         _rates(f"{where}: limits", at.values.get("limits"), _CAPACITY_KEYS),
+        None if at.values.get("metrics") is None else _metrics(f"{where}: metrics", at.values["metrics"]),
     )
+
+
+def _metrics(where: str, values: Any) -> BrokerMetrics:
+    at = _At(where, values, ("address", "handler_threads"))
+    host, port = _address(at)
+    threads = at.integer(
+        "handler_threads", at_least=1, at_most=HANDLER_THREADS_MAX, default=HANDLER_THREADS_DEFAULT
+    )
+    return BrokerMetrics(host, port, threads)
+
+
+def _address(at: _At) -> tuple[str, int]:
+    host, colon, port = at.text("address").rpartition(":")
+    if not colon or not port.isdigit() or not host:
+        raise at.invalid("address", "expected host:port")
+    return host.strip("[]"), int(port)
 
 
 def _tenant(where: str, values: Any) -> Tenant:

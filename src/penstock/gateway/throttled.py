@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from penstock.gateway.admission import Denial
+    from penstock.gateway.calibration import Calibration, Work
     from penstock.gateway.config import Broker, Holder
     from penstock.gateway.routes import Route
     from penstock.gateway.server import Gateway
@@ -46,7 +47,8 @@ TOLD_MS_MAX: Final = int(MUTE_SECONDS_MAX * 1000)
 
 class ThrottledSession(Session):
     __slots__ = (
-        "_muted_until", "_own_until", "_part", "_quota", "_quotas", "_telling", "_tuning", "_unmuting",
+        "_calibration", "_muted_until", "_own_until", "_part", "_quota", "_quotas", "_telling", "_tuning",
+        "_unmuting", "_work",
     )  # fmt: skip
 
     def __init__(
@@ -57,10 +59,13 @@ class ThrottledSession(Session):
         broker: Broker | None,
         quotas: Quotas,
         tuning: Tuning | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         super().__init__(server, number, address, broker)
         self._quotas = quotas
         self._tuning = tuning
+        self._calibration = calibration
+        self._work: Work | None = None  # of a broker that tells what it does
         self._quota: TenantQuota | None = None
         self._part: Part | None = None  # of a broker on which tenants are held
         self._muted_until = 0.0
@@ -83,6 +88,8 @@ class ThrottledSession(Session):
         self.usage.throttled_seconds = self._quota.throttled_seconds
         self.usage.pressed_seconds = self._quota.pressed_seconds
         self.usage.granted = self._quota.granted
+        if self._calibration is not None:
+            self._work = self._calibration.of(upstream.broker)
         largest = realm.tenant.limits.request_bytes_max
         if largest is not None:
             self.requests.limits = Limits(
@@ -131,12 +138,14 @@ class ThrottledSession(Session):
         """What is asked and served meanwhile counts for the broker, too; waits for it are at its end."""
         usage, there = self.usage, part.usage
         bytes_in, requests, service = usage.bytes_in, usage.requests, usage.service_seconds
+        calibration = usage.calibration
         try:
             yield
         finally:
             there.bytes_in += usage.bytes_in - bytes_in
             there.requests += usage.requests - requests
             there.service_seconds += usage.service_seconds - service
+            there.calibration += usage.calibration - calibration
         if there.bytes_in > part.quota.bytes_in_next:
             self._mute(*part.quota.sent(self.server.now()), part)
         if there.service_seconds > part.quota.service_next:
@@ -153,7 +162,7 @@ class ThrottledSession(Session):
             self._tell(data, wait)
             self._mute(wait, reason)
         else:
-            super().from_broker(data)
+            self._pass_on(data)
         if self.usage.service_seconds > quota.service_next:
             self._mute(*quota.served(self.server.now()))
 
@@ -176,9 +185,20 @@ class ThrottledSession(Session):
             wait_ms = min(throttle_ms(told), TOLD_MS_MAX)
             self.mark = lambda out: [marked(b"".join(out), wait_ms, asked)]
         try:
-            super().from_broker(data)
+            self._pass_on(data)
         finally:
             self.mark = None
+
+    def _pass_on(self, data: bytes) -> None:
+        """To the client; of the time it took, what was work of the broker's is charged."""
+        work = self._work
+        if work is None:
+            super().from_broker(data)
+            return
+        usage = self.usage
+        before = usage.service_seconds
+        super().from_broker(data)
+        usage.calibration += work.taken_off(usage.service_seconds - before)
 
     def answer(self, frame: bytes) -> None:
         super().answer(self._telling_of(frame))
@@ -325,11 +345,11 @@ def _told(frame: bytes, wait_ms: int, asked: Asked) -> bytes:
 
 
 def throttled_by(
-    quotas: Quotas, tuning: Tuning | None = None
+    quotas: Quotas, tuning: Tuning | None = None, calibration: Calibration | None = None
 ) -> Callable[[Gateway, int, str, Broker | None], Session]:
     """For `Gateway(session=…)`."""
 
     def made(server: Gateway, number: int, address: str, broker: Broker | None) -> Session:
-        return ThrottledSession(server, number, address, broker, quotas, tuning)
+        return ThrottledSession(server, number, address, broker, quotas, tuning, calibration)
 
     return made

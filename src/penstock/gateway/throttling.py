@@ -54,15 +54,16 @@ class TenantQuota:
     """
 
     __slots__ = (
-        "_buckets", "_bytes_in", "_egress", "_requests", "_service", "_usage", "bytes_in_next", "egress_left",
-        "fetch_bytes_max", "partitions", "pressed_seconds", "requests_next", "service_next",
+        "_buckets", "_bytes_in", "_egress", "_requests", "_service", "_time_us", "_usage", "bytes_in_next",
+        "egress_left", "fetch_bytes_max", "partitions", "pressed_seconds", "requests_next", "service_next",
         "throttled_seconds",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._buckets: dict[Dimension, Bucket] = {}
         self._usage: Usage | None = None  # where it is counted
-        self._requests, self._bytes_in, self._service = 0, 0, 0.0  # of what was counted, what is charged
+        self._requests, self._bytes_in, self._time_us = 0, 0, 0.0  # of what was counted, what is charged
+        self._service = 0.0  # seconds seen when request time was last charged, which is at most that
         self._egress = UNLIMITED  # what `egress_left` began with
         self.requests_next = self.bytes_in_next = self.service_next = UNLIMITED
         self.egress_left = UNLIMITED
@@ -80,7 +81,7 @@ class TenantQuota:
         if self._usage is not usage:
             self._usage = usage
             self._requests, self._bytes_in = usage.requests, usage.bytes_in
-            self._service = usage.service_seconds
+            self._service, self._time_us = usage.service_seconds, usage.request_time_us()
             self._look_ahead()
 
     def sent(self, now: float) -> tuple[float, Dimension | None]:
@@ -108,8 +109,8 @@ class TenantQuota:
         """Likewise of the time that brokers took."""
         usage = self._usage
         assert usage is not None
-        seconds, self._service = usage.service_seconds - self._service, usage.service_seconds
-        waiting = self._late({Dimension.REQUEST_TIME_US: seconds * 1e6}, now)
+        before, self._service, self._time_us = self._time_us, usage.service_seconds, usage.request_time_us()
+        waiting = self._late({Dimension.REQUEST_TIME_US: self._time_us - before}, now)
         self._look_ahead()
         return waiting
 

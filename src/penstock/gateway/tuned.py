@@ -80,7 +80,7 @@ class Part:
         return {
             Dimension.INGRESS_BYTES: self.usage.bytes_in,
             Dimension.EGRESS_BYTES: self.usage.bytes_out,
-            Dimension.REQUEST_TIME_US: self.usage.service_seconds * 1e6,
+            Dimension.REQUEST_TIME_US: self.usage.request_time_us(),
             Dimension.CONNECTION_ATTEMPTS: self.usage.attempts,
         }
 

@@ -54,6 +54,7 @@ class Traffic:
 @dataclass(frozen=True, slots=True)
 class BrokerMetrics:
     handler_idle_ratio: float = 1.0
+    handler_idle_nanoseconds: float = 0.0  # of one handler, on average; cumulative
     network_idle_ratio: float = 1.0
     request_queue_size: float = 0.0
     traffic: Traffic = Traffic()

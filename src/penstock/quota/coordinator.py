@@ -26,7 +26,7 @@ from penstock.model.errors.wire import PlaceLost
 from penstock.model.events import RegistryRecord, UsageReport, entity_of
 from penstock.model.ids import LogicalClusterId
 from penstock.model.tenantstate import TenantState
-from penstock.quota.reports import GONE_SECONDS
+from penstock.quota.reports import GONE_SECONDS, INTERVAL_SECONDS
 from penstock.quota.sharing import RULES, Rules
 from penstock.quota.tenants import Tenants
 from penstock.quota.told import Told
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.model.events import QuotaShares
     from penstock.wire.records import Record
 
-INTERVAL_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 0.5  # after a failed read
 WAIT_MS: Final = 1000
 TOLD_AT_ONCE: Final = 200  # tenants in one batch, each with a kilobyte or two

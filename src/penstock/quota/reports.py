@@ -18,6 +18,7 @@ from penstock.quota.sharing import RULES, Rules, Use, limits, peaks, share_out
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+INTERVAL_SECONDS: Final = 5.0  # between two decisions of a coordinator
 FALLBACK_SECONDS: Final = 60.0  # without any word from a coordinator, a point splits evenly
 GONE_SECONDS: Final = 180.0  # unheard of for so long, a point is no member any more
 THROTTLED_MIN: Final = 0.001  # part of an interval

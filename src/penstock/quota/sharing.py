@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 class Rules:
     floor: float = 0.05  # least share of a point, as a part of the even split
     headroom: float = 0.25  # beyond its use, for a point that does not throttle while another does
+    fed: float = 0.75  # of what nobody uses, at least so much goes to points that throttle
     memory: float = 0.9  # of a point's highest use, kept from one interval to the next
     steady: float = 0.05  # changes below this part of the even split are not made
     lazy_below: float | None = 0.9  # of the quota; None: never lazy
@@ -80,7 +81,9 @@ def share_out(quota: Floats, use: Use, previous: Floats, rules: Rules = RULES) -
     if pressed.any():
         room = np.where(hungry.any(axis=1), 1 + rules.headroom, 1.0)[:, None]
         wanted = np.where(hungry, np.inf, np.maximum(np.maximum(use.used * room, needed), floor))
-        filled = fill(free[pressed], np.where(active, wanted, 0.0)[pressed], active[pressed])
+        wanted = np.where(active, wanted, 0.0)[pressed]
+        filled = fill(free[pressed], wanted, active[pressed])
+        filled = _fed(free[pressed], used[pressed], wanted, filled, rules)
         shares[pressed] = np.where(active[pressed], filled, reserved[pressed])
     return _steadied(shares, previous, quota, even, hungry, use.members, rules)
 
@@ -115,6 +118,27 @@ def fill(free: Floats, wanted: Floats, active: Flags) -> Floats:
         left = left - np.where(modest, wanted, 0.0).sum(axis=1)
         open_ &= ~modest
     return given
+
+
+def _fed(free: Floats, used: Floats, wanted: Floats, filled: Floats, rules: Rules) -> Floats:
+    """More for points that throttle, where `filled` leaves the others room that they do not use.
+
+    Of a quota that is nearly used up, the room that the others would like is all there is. They keep
+    what they use, and of the rest a part; those who throttle share alike what is left.
+    """
+    hungry = np.isinf(wanted)
+    count = hungry.sum(axis=1)
+    rest = np.maximum(free - used.sum(axis=1), 0.0)
+    room = np.where(hungry, 0.0, wanted - used)
+    total, most = room.sum(axis=1), rest * (1 - rules.fed)
+    room = room * np.divide(most, total, out=np.ones_like(total), where=total > most)[:, None]
+    kept = np.where(hungry, 0.0, used + room)
+    level = np.divide(free - kept.sum(axis=1), count, out=np.zeros_like(rest), where=count > 0)
+    fed = np.where(hungry, level[:, None], kept)
+    # Where both come to the same, which of them it is must not hang on the order of a sum.
+    less = np.where(hungry, filled - fed, 0.0) > ROUNDING * free[:, None]
+    more = (count > 0) & ~less.any(axis=1)
+    return np.where(more[:, None], fed, filled)
 
 
 def _reserved(quota: Floats, floor: Floats, use: Use, previous: Floats) -> Floats:

@@ -4,12 +4,13 @@ The objective is the paper's (Kora §5.2.2): at most five minutes of a week thro
 that asks for no more than its quota. The schemes run side by side on one and the same traffic
 (`traffic`), by the functions that a coordinator and a gateway use (`penstock.quota`).
 
-Within a step, a point passes what is asked for up to its limit; the rest waits and is asked for
-again, up to a minute's worth. A step in which anything of a tenant waited counts as throttled from
-its beginning to its end, unless one limit for the tenant as a whole would have made it wait, too. A
-broker that is asked for more than its limit shrinks everybody's part there (`tuned_level`). Use and
-throttling are reported at the end of an interval; the shares made of them hold from then on. A
-report that is lost leaves the point with the limits it has.
+Traffic changes once a step. A scheme that decides more often than that, as coordinators do, goes through
+a step in parts, each as long as its interval. Within a part, a point passes what is asked for up to its
+limit; the rest waits and is asked for again, up to a minute's worth. A part in which anything of a tenant
+waited counts as throttled from its beginning to its end, unless one limit for the tenant as a whole would
+have made it wait in that step, too. A broker that is asked for more than its limit shrinks everybody's
+part there (`tuned_level`). Use and throttling are reported at the end of an interval; the shares made of
+them hold from then on. A report that is lost leaves the point with the limits it has.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.quota.reports import FALLBACK_SECONDS
+from penstock.quota.reports import FALLBACK_SECONDS, INTERVAL_SECONDS
 from penstock.quota.sharing import Rules, Use, even_split, limits, peaks, share_out
 from penstock.quota.tuning import tuned_level
 from penstock.sim.traffic import POINTS, QUOTA_MAX, USE_MEDIAN, Size, Tenants, Traffic
@@ -48,20 +49,20 @@ FOLLOW_STEPS: Final = 4  # after use has become negligible
 class Scheme:
     name: str
     rules: Rules | None  # None: the even split, for ever
-    interval_seconds: float = 30.0
+    interval_seconds: float = INTERVAL_SECONDS
     lost: float = 0.0  # part of the reports that do not arrive
     failover_seconds: float = 0.0  # once a day each tenant's coordinator dies, and is replaced after so long
 
 
-STATIC: Final = Scheme("static", None)
+STATIC: Final = Scheme("static", None, 30.0)  # nothing is decided: as long as a step
 DYNAMIC: Final = Scheme("dynamic", EAGER)
 DYNAMIC_LAZY: Final = Scheme("dynamic, lazy", LAZY)
 SCHEMES: Final = (STATIC, DYNAMIC, DYNAMIC_LAZY)
 
 
 SENSITIVITY: Final = (
-    *(Scheme(f"dynamic, every {seconds} s", EAGER, seconds) for seconds in (60, 120, 300)),
-    *(Scheme(f"lazy, every {seconds} s", LAZY, seconds) for seconds in (60, 120, 300)),
+    *(Scheme(f"dynamic, every {seconds} s", EAGER, seconds) for seconds in (15, 30, 60, 300)),
+    *(Scheme(f"lazy, every {seconds} s", LAZY, seconds) for seconds in (15, 30, 60, 300)),
     *(Scheme(f"dynamic, {lost:.0%} of reports lost", EAGER, lost=lost) for lost in (0.01, 0.1, 0.5)),
     *(Scheme(f"lazy, {lost:.0%} of reports lost", LAZY, lost=lost) for lost in (0.01, 0.1, 0.5)),
     Scheme("dynamic, fail-over of 60 s a day", EAGER, failover_seconds=60),
@@ -117,7 +118,9 @@ class Running:
         self.overshoot = 0.0
         self.chance = np.random.default_rng([seed, 21])
         self.steps = 0
-        self.every = max(1, round(scheme.interval_seconds / tenants.size.step_seconds))
+        self.parts = max(1, round(tenants.size.step_seconds / scheme.interval_seconds))
+        self.dt = tenants.size.step_seconds / self.parts
+        self.every = max(1, round(scheme.interval_seconds / self.dt))
 
     def follow(self, rows: Integers, before: Floats) -> None:
         """From now on these, too; `before` is what they used in the last step."""
@@ -129,13 +132,17 @@ class Running:
         quota = self.tenants.quota[rows]
         self.shares[rows] = share_out(quota, use, self.even[rows], self.scheme.rules)
         self.limits[rows] = limits(quota, self.shares[rows], use, self.scheme.rules)
-        self.heard_at[rows] = self.steps * self.tenants.size.step_seconds
+        self.heard_at[rows] = self.steps * self.dt
         self.passed[rows] = before * (self.steps % self.every)
         self.waited[rows] = False
 
     def step(self, asked: Asked) -> None:
+        for _ in range(self.parts):
+            self._step(asked)
+
+    def _step(self, asked: Asked) -> None:
         rows, demand = asked.rows, asked.demand
-        dt, quota = self.tenants.size.step_seconds, self.tenants.quota[rows]
+        dt, quota = self.dt, self.tenants.quota[rows]
         offered = demand + self.backlog[rows] / dt
         granted = self._held(rows, offered, demand, asked.load)
         waits = offered > granted * HASTE
@@ -157,7 +164,7 @@ class Running:
         return Use(used, peak, waited, np.ones(used.shape, dtype=bool), silent)
 
     def _share(self, rows: Integers, rules: Rules, asked: Asked) -> None:
-        now = self.steps * self.tenants.size.step_seconds
+        now = self.steps * self.dt
         silent = asked.down
         if self.scheme.lost:
             # A point is a gateway beside a broker: what it does not tell, it does not tell of anybody.

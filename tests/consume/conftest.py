@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.ground import heard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +25,14 @@ class Ground:
         self._lookers: dict[str, Any] = {}
 
     def properties(self, group: str, **more: Any) -> dict[str, Any]:
-        classic = {} if more.get("group.protocol") == "consumer" else {"session.timeout.ms": 6000}
+        classic = {} if more.get("group.protocol") == "consumer" else {"session.timeout.ms": 10_000}
         return self.fleet.client_config() | {"group.id": group} | classic | more
 
     def topic(self, partitions: int = 3, **config: str) -> str:
         name = self.unique("orders")
         wanted = {key.replace("_", "."): value for key, value in config.items()}
         self._admin.create_topics([NewTopic(name, partitions, 1, config=wanted)])[name].result(30)
+        heard.now(heard.topics_heard(self.fleet, name))
         return name
 
     def write(
@@ -92,7 +95,7 @@ class Ground:
                     if message.error() is None:
                         found.append(message)
                         ended.discard((message.topic(), message.partition()))
-                    else:
+                    elif message.error().code() == KafkaError._PARTITION_EOF:  # others pass by themselves
                         ended.add((message.topic(), message.partition()))
                 if len(found) >= count and len(ended) == len(client.assignment()) > 0:
                     return found

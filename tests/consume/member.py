@@ -27,7 +27,7 @@ def main(plan: dict[str, Any]) -> None:
         plan["properties"], topics=plan["topics"], restart=Backoff(0.2, 1.0), **options
     )
     output, wait_for, wait_value = plan.get("output"), plan.get("wait_for"), plan.get("wait_value")
-    work_ms = plan.get("work_ms", 0)
+    work_ms, wait_after = plan.get("work_ms", 0), plan.get("wait_after")
 
     def note(what: str, record: Record) -> None:
         key = (record.key or b"-").decode()
@@ -37,7 +37,9 @@ def main(plan: dict[str, Any]) -> None:
     @consumer.handler
     async def handle(record: Record) -> Output | None:
         note("start", record)
-        while wait_value == record.value.decode() and not os.path.exists(wait_for or ""):  # noqa: ASYNC240, PTH110
+        value = record.value.decode()
+        waits = wait_value == value or (wait_after is not None and int(value) > wait_after)
+        while waits and not os.path.exists(wait_for or ""):  # noqa: ASYNC240, PTH110
             await asyncio.sleep(0.01)
         if work_ms:
             await asyncio.sleep(random.random() * work_ms / 500)

@@ -114,7 +114,7 @@ async def test_a_compacted_topic_with_holes_commits_to_its_end(ground: Ground) -
 
 async def _compacted(ground: Ground, topic: str) -> None:
     """Rolls segments until the cleaner has made a hole."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         ground.write(topic, [("k0", "roll")])
         if len(ground.read([topic], 1)) < 200:
@@ -216,14 +216,16 @@ def test_sigterm_drains_and_what_was_done_is_not_run_again(
 ) -> None:
     topic, group = ground.topic(3), ground.unique("group")
     ground.write(topic, [(f"k{number % 30}", str(number)) for number in range(600)])
-    journal = tmp_path / "journal"
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
     plan = {
         "properties": ground.properties(group), "topics": [topic], "journal": str(journal), "work_ms": 5,
+        "wait_after": 299, "wait_for": str(gate),  # so that it is half-way however late it is told
         "options": {"concurrency": 10, "commit_seconds": 30.0},
     }  # fmt: skip
     member = _start(processes, plan)
     wait_for(lambda: len(lines(journal)) > 100, what="some records to be handled", seconds=60)
     member.send_signal(signal.SIGTERM)
+    gate.touch()
     assert member.wait(60) == 0
     assert len(ended(lines(journal))) < 600, "it was stopped half-way"
     _start(processes, plan)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.fleet.spec import Listener
 from penstock.kafka.connection import Connection
-from penstock.wire.codes import Code
+from tests.ground.topics import led_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -26,17 +26,8 @@ _TOPIC_RESOURCE = 2
 
 
 async def topics_heard(fleet: Fleet, *topics: str) -> None:
-    async def known(broker: Connection) -> bool:
-        wanted = {"Topics": [{"Name": topic} for topic in topics], "AllowAutoTopicCreation": False}
-        answer = await broker.call("Metadata", wanted)
-        return all(
-            found["ErrorCode"] == Code.NONE
-            and found["Partitions"]
-            and min(partition["LeaderId"] for partition in found["Partitions"]) >= 0
-            for found in answer["Topics"]
-        )
-
-    await _every_broker(fleet, known)
+    for topic in topics:
+        await led_everywhere(fleet.bootstrap, fleet.security(), topic)
 
 
 async def setting_heard(fleet: Fleet, topic: str, name: str, value: str) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SECONDS_MAX = 60.0
 SECONDS_BETWEEN = 0.02
 LATEST = -1
-CURRENT_CLIENT = -1  # what stands for a replica in requests of clients
+NO_REPLICA = -1  # what stands for a replica in requests of clients
 
 
 async def led_everywhere(
@@ -49,7 +49,7 @@ async def _led_by(connection: Connection, port: int, topic: str, partitions: int
 async def _leads(connection: Connection, topic: str, partitions: list[int]) -> bool:
     asked = [{"PartitionIndex": index, "Timestamp": LATEST} for index in partitions]
     body: dict[str, Any] = {
-        "ReplicaId": CURRENT_CLIENT,
+        "ReplicaId": NO_REPLICA,
         "Topics": [{"Name": topic, "Partitions": asked}],
     }
     answer = await connection.call("ListOffsets", body, version=7)

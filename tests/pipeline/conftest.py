@@ -17,6 +17,7 @@ from penstock.pipeline.job import Job
 from penstock.pipeline.runner import Outcome, Runner
 from penstock.pipeline.session import open_session
 from penstock.pipeline.settings import Connection, Engine, Lake, PipelineSettings
+from tests.ground import heard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +78,7 @@ class Ground:
     engine: Engine = ENGINE
     sessions: list[SparkSession] = field(default_factory=list)
     warehouse: str = ""  # left out: `lake` in the directory
+    fleet: Fleet | None = None
 
     @property
     def settings(self) -> PipelineSettings:
@@ -110,6 +112,8 @@ class Ground:
         admin = AdminClient(dict(self.client))
         wanted = NewTopic(name, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
         admin.create_topics([wanted])[name].result(30)
+        assert self.fleet is not None
+        heard.now(heard.topics_heard(self.fleet, name))
         return name
 
     def send(
@@ -131,7 +135,7 @@ class Ground:
 
 @pytest.fixture
 def ground(engine: Engine, fleet: Fleet, tmp_path: Path) -> Ground:
-    return Ground(tmp_path, connection_of(fleet), fleet.client_config(), engine)
+    return Ground(tmp_path, connection_of(fleet), fleet.client_config(), engine, fleet=fleet)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trustme
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from penstock.kafka import commits
 from penstock.kafka.client import Client
@@ -74,6 +74,7 @@ def test_a_tenant_reads_its_topic_through_the_gateway_and_its_lag_is_a_group_s(
             producer.produce(topic, json.dumps({"id": n, "kept": kept}).encode(), headers=[("h", b"1")])
         producer.flush(30)
         producer.commit_transaction(30) if kept else producer.abort_transaction(30)
+    wait_for(lambda: _ended(admin, topic, 2), what="the last transaction's markers")
     job = Job(
         "orders",
         "",
@@ -137,6 +138,19 @@ def test_metered_use_is_what_the_gateway_counted_to_the_byte(
         f"ingress_bytes,{days[0]},{days[-1]},{counted['ingress_bytes']}"
         in (ground.directory / "bill.csv").read_text()
     )
+
+
+def _ended(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """Whether no transaction is open: its end is answered before its markers are written."""
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    seen = [
+        {place.partition: end.result().offset for place, end in answers.items()}
+        for answers in (
+            admin.list_offsets(asked, isolation_level=isolation, request_timeout=30)
+            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        )
+    ]
+    return seen[0] == seen[1]
 
 
 def _quiet(reports: list[Event]) -> bool:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.fleet.local import LocalFleet
     from penstock.fleet.node import Node
     from penstock.fleet.spec import Jit
+    from penstock.fleet.status import FleetStatus
     from penstock.fleet.watch import Watch
 
 VIEW_SECONDS_BETWEEN = 1.0
@@ -162,7 +163,7 @@ async def _supervise(
             async with asyncio.TaskGroup() as group:
                 group.create_task(supervisor.keep(stop))
                 if fleet_only:
-                    await _announce(fleet, options)
+                    await _announce(fleet, await fleet_status(fleet), options)
                     group.create_task(_live_view(fleet, stop))
                 else:
                     group.create_task(_platform(fleet, stop, options))
@@ -189,7 +190,7 @@ async def _platform(fleet: LocalFleet, stop: asyncio.Event, options: Options) ->
                 show_error(error)
                 companions.demo = {}
         companions.publish()
-        await _announce(fleet, options, demo=companions.demo)
+        await _announce(fleet, await fleet_status(fleet), options, demo=companions.demo)
         if companions.demo and not stop.is_set():
             async with asyncio.TaskGroup() as group:
                 group.create_task(companions.traffic(stop))
@@ -239,8 +240,8 @@ async def _detached_ready(
             fleet = watched_fleet(layout)
             address = {} if fleet_only else read_address(layout)
             there = fleet_only or address.get("pid") == child.pid
-            if there and (await fleet_status(fleet)).state is FleetState.READY:
-                await _announce(fleet, options, demo=address.get("demo"))
+            if there and (seen := await fleet_status(fleet)).state is FleetState.READY:
+                await _announce(fleet, seen, options, demo=address.get("demo"))
                 return Exit.FINE if fleet_only or address["demo"] else Exit.UNHEALTHY
         await asyncio.sleep(0.2)
     with layout.supervisor_log.open("rb") as log:
@@ -264,8 +265,9 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | No
     return None
 
 
-async def _announce(fleet: LocalFleet, options: Options, *, demo: dict[str, str] | None = None) -> None:
-    seen = await fleet_status(fleet)
+async def _announce(
+    fleet: LocalFleet, seen: FleetStatus, options: Options, *, demo: dict[str, str] | None = None
+) -> None:
     if options.form is not Format.TABLE:
         services = await asyncio.to_thread(services_of, fleet)
         show(status_data(seen, services) | ({"demo": demo} if demo else {}), options.form, "")

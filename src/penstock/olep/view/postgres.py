@@ -118,8 +118,12 @@ class PostgresView:
         self._pool = Pool(self._reading_connection)
         try:
             self._db = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=1)
+        except psycopg.Error as error:
+            raise ViewFailed(view=self.name, reason=error) from error
+        try:
             self._create()
         except psycopg.Error as error:
+            self._db.close()
             raise ViewFailed(view=self.name, reason=error) from error
 
     def claim(self) -> dict[int, int]:
@@ -286,6 +290,14 @@ class PostgresView:
 
     def _reading_connection(self, kind: str) -> psycopg.Connection[tuple[Any, ...]]:
         db = psycopg.connect(self._dsn, autocommit=True)
+        try:
+            self._set_up(db, kind)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _set_up(self, db: psycopg.Connection[tuple[Any, ...]], kind: str) -> None:
         db.execute(f"set search_path to {self._schema}, public".encode())
         if kind == "as-of":
             db.execute("create temp table olep_cut (partition integer primary key, position bigint not null)")
@@ -293,7 +305,6 @@ class PostgresView:
                 db.execute(statements.as_of.encode())
             db.execute("set search_path to pg_temp, public")
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        return db
 
     @contextmanager
     def _named(self) -> Iterator[None]:

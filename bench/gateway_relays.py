@@ -147,6 +147,7 @@ def _haproxy(
     )
     processes.append(subprocess.Popen(["haproxy", "-db", "-f", str(config)], stderr=subprocess.DEVNULL))
     wait_listening(plain)
+    wait_listening(tls)
     return plain, tls
 
 
@@ -216,9 +217,10 @@ def wait_listening(port: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+            with socket.create_connection(("127.0.0.1", port), 1) as opened:
+                if opened.getsockname() != opened.getpeername():  # a free port may be connected to itself
+                    return
         except OSError:
-            assert time.monotonic() < deadline, f"nothing listens on {port}"
-            time.sleep(0.05)
-        else:
-            return
+            pass
+        assert time.monotonic() < deadline, f"nothing listens on {port}"
+        time.sleep(0.05)

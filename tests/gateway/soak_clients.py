@@ -99,6 +99,11 @@ class Librdkafka(Load):
             self.surfaced.append(error)
 
 
+class CommittedAfterAll(Exception):
+    """The commit was done and its answer lost with the connection. librdkafka takes it for one that failed
+    and wants to abort, which a coordinator refuses: fatal for the producer, so there is a new one."""
+
+
 class Transactions(Load):
     """Transactions of a few records, of which every fourth is aborted; `aborted` must never be read."""
 
@@ -108,13 +113,20 @@ class Transactions(Load):
         super().__init__(access, topic)
 
     def work(self) -> None:
-        producer = Producer(self.access.client_config(transactional_id=self.topic, batch_size=BATCH_BYTES))
-        self._insist(producer.init_transactions)
+        producer = self._producer()
         place = 0
         while not self.stopping.is_set():
-            self._one(producer, place)
+            try:
+                self._one(producer, place)
+            except CommittedAfterAll:
+                producer = self._producer()
             place += 1
             time.sleep(PAUSE_SECONDS)
+
+    def _producer(self) -> Producer:
+        made = Producer(self.access.client_config(transactional_id=self.topic, batch_size=BATCH_BYTES))
+        self._insist(made.init_transactions)
+        return made
 
     def _one(self, producer: Producer, place: int) -> None:
         rows = [(partition, place) for partition in range(PARTITIONS)]
@@ -132,11 +144,19 @@ class Transactions(Load):
         except KafkaException as failure:
             if not failure.args[0].txn_requires_abort():
                 raise
-            self._insist(producer.abort_transaction)
             (self.unsure if committing else self.aborted).update(rows)
+            self._abort(producer, committing=committing)
             return
         for row in rows:
             self.acknowledge(*row)
+
+    def _abort(self, producer: Producer, *, committing: bool) -> None:
+        try:
+            self._insist(producer.abort_transaction)
+        except KafkaException as failure:
+            if committing and failure.args[0].code() == KafkaError.INVALID_TXN_STATE:
+                raise CommittedAfterAll from failure
+            raise
 
     def _insist(self, call: Any) -> None:
         """Again for as long as the library says that it may be called again."""

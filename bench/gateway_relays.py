@@ -221,6 +221,6 @@ def wait_listening(port: int) -> None:
                 if opened.getsockname() != opened.getpeername():  # a free port may be connected to itself
                     return
         except OSError:
-            pass
+            pass  # not yet: the deadline below says when that is too late
         assert time.monotonic() < deadline, f"nothing listens on {port}"
         time.sleep(0.05)

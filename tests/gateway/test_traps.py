@@ -19,6 +19,7 @@ from penstock.wire.frames import Request, decode_response, encode_request
 from penstock.wire.records import Record, write
 from tests.ground.fleet import wait_for
 from tests.ground.gateway import known_everywhere, raw_login, read_frame
+from tests.ground.topics import leads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,18 +51,10 @@ async def made(connection: Connection, topic: str, leader: int = 1, partitions: 
         found = await connection.call("Metadata", {"Topics": [{"Name": topic}]}, version=9)
         seen = [p["LeaderId"] for p in found["Topics"][0]["Partitions"]]
     if leader == 1:  # the broker at hand: it knows that it is to lead before it does
-        await leading(connection, topic, partitions)
+        while not await leads(connection, topic, [*range(partitions)]):
+            await asyncio.sleep(0.02)
     identity: UUID = answer["Topics"][0]["TopicId"]
     return identity
-
-
-async def leading(connection: Connection, topic: str, partitions: int) -> None:
-    asked = [{"PartitionIndex": n, "Timestamp": -1} for n in range(partitions)]
-    body = {"ReplicaId": -1, "Topics": [{"Name": topic, "Partitions": asked}]}
-    codes = {-1}
-    while codes != {Code.NONE}:
-        answer = await connection.call("ListOffsets", body, version=7)
-        codes = {p["ErrorCode"] for t in answer["Topics"] for p in t["Partitions"]}
 
 
 def produce(topic: str, acks: int, value: bytes = b"x") -> dict[str, Any]:

@@ -30,7 +30,7 @@ async def led_everywhere(
             async with await Connection.open(host, int(port), security) as connection:
                 while (mine := await _led_by(connection, int(port), topic, partitions)) is None:
                     await asyncio.sleep(SECONDS_BETWEEN)
-                while mine and not await _leads(connection, topic, mine):
+                while mine and not await leads(connection, topic, mine):
                     await asyncio.sleep(SECONDS_BETWEEN)
 
 
@@ -46,7 +46,8 @@ async def _led_by(connection: Connection, port: int, topic: str, partitions: int
     return [index for index, leader in leaders.items() if leader in here]
 
 
-async def _leads(connection: Connection, topic: str, partitions: list[int]) -> bool:
+async def leads(connection: Connection, topic: str, partitions: list[int]) -> bool:
+    """Whether the broker at hand takes requests for all of these."""
     asked = [{"PartitionIndex": index, "Timestamp": LATEST} for index in partitions]
     body: dict[str, Any] = {
         "ReplicaId": NO_REPLICA,

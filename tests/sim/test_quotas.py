@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,6 @@ import pytest
 from penstock.sim.plot import draw
 from penstock.sim.quotas import (
     DYNAMIC,
-    EAGER,
     SCHEMES,
     SENSITIVITY,
     STATIC,
@@ -18,14 +18,18 @@ from penstock.sim.quotas import (
     Running,
     Scheme,
     Score,
+    Whole,
     week,
+    weeks,
 )
-from penstock.sim.traffic import POINTS, Size, Tenants, Traffic
+from penstock.sim.traffic import POINTS, Populations, Size, Tenants, Traffic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SMALL = Size(tenants=80, brokers=12, days=0.1)
+SMALL = Size(tenants=80, brokers=12, days=0.08)
+TINY = Size(tenants=40, brokers=6, days=0.03)
+PARTS = 6  # of a step
 BUSY = 0.08  # median use, so that a quarter of a day shows something
 
 
@@ -41,6 +45,27 @@ def test_the_same_seed_gives_the_same_week(scores: dict[str, Score]) -> None:
 
     assert again.throttled_seconds.tolist() == scores["dynamic"].throttled_seconds.tolist()
     assert again.throttled_seconds.tolist() != other.throttled_seconds.tolist()
+
+
+@pytest.mark.parametrize("name", ["static", "dynamic, lazy", "dynamic, 10% of reports lost"])
+def test_a_scheme_fares_the_same_whatever_runs_beside_it(name: str, scores: dict[str, Score]) -> None:
+    (scheme,) = (scheme for scheme in (*SCHEMES, *SENSITIVITY) if scheme.name == name)
+
+    (alone,) = week(1, SMALL, (scheme,), use_median=BUSY)
+
+    assert alone.throttled_seconds.tolist() == scores[name].throttled_seconds.tolist()
+    assert alone.overshoot == scores[name].overshoot
+
+
+def test_seeds_fare_the_same_one_by_one_and_side_by_side() -> None:
+    schemes = (STATIC, replace(DYNAMIC, lost=0.1, failover_seconds=60))
+
+    together = list(weeks((1, 2), TINY, schemes, use_median=BUSY))
+
+    alone = [week(seed, TINY, schemes, use_median=BUSY) for seed in (1, 2)]
+    assert [[score.throttled_seconds.tolist() for score in each] for each in together] == [
+        [score.throttled_seconds.tolist() for score in each] for each in alone
+    ]
 
 
 def test_dynamic_shares_throttle_less_than_static_and_lazy_ones_least(scores: dict[str, Score]) -> None:
@@ -64,39 +89,70 @@ def test_disturbed_coordination_is_never_worse_than_none(scheme: Scheme, scores:
     assert disturbed.throttled_seconds.sum() < static.throttled_seconds.sum()
 
 
-def one_tenant() -> Tenants:
-    tenants = Tenants.born(1, Size(tenants=1, brokers=POINTS))
-    tenants.quota[:] = 60e6
-    return tenants
+def tenants_with(*quotas: float) -> Populations:
+    populations = Populations((1,), Size(tenants=len(quotas), brokers=POINTS))
+    populations.quota[:] = quotas
+    return populations
 
 
 def asked(*demand: tuple[float, ...]) -> Asked:
     """What each tenant asks for at each point, all within its quota."""
     grid = np.array(demand)
     rows = np.arange(len(demand))
-    return Asked(rows, grid, np.zeros(grid.shape, dtype=bool), rows >= 0, grid.sum(axis=0))
+    within = np.ones((PARTS, len(demand)), dtype=bool)
+    return Asked(rows, grid, np.zeros(grid.shape, dtype=bool), within, grid.sum(axis=0))
 
 
 def test_traffic_that_moves_to_another_broker_waits_for_one_interval() -> None:
-    tenants = one_tenant()
-    running = Running(Scheme("dynamic", EAGER), tenants, np.full(POINTS, 1e9), seed=1)
+    running = Running((DYNAMIC,), tenants_with(60e6), broker_limit=1e9)
     here, there = asked((20e6, 0, 0, 0, 0, 0)), asked((0, 20e6, 0, 0, 0, 0))
     running.follow(here.rows, here.demand)
 
     for step in (here, here, there, there, there):
         running.step(step)
 
-    assert running.throttled_seconds.tolist() == [running.scheme.interval_seconds]
+    assert running.throttled_seconds.tolist() == [DYNAMIC.interval_seconds]
 
 
 def test_a_broker_that_is_asked_for_too_much_holds_everybody_in_proportion() -> None:
-    tenants = Tenants.born(1, Size(tenants=2, brokers=POINTS))
-    tenants.quota[:] = [60e6, 120e6]
-    running = Running(STATIC, tenants, np.full(POINTS, 15e6), seed=1)
+    running = Running((STATIC,), tenants_with(60e6, 120e6), broker_limit=15e6)
 
     running.step(asked((10e6, 0, 0, 0, 0, 0), (20e6, 0, 0, 0, 0, 0)))
 
-    assert running.passed[:, 0].tolist() == pytest.approx([5e6, 10e6])
+    assert (running.points.passed[:, 0] / PARTS).tolist() == pytest.approx([5e6, 10e6])
+
+
+def test_what_static_shares_hold_up_counts_until_it_has_passed_and_no_longer() -> None:
+    running = Running((STATIC,), tenants_with(60e6), broker_limit=1e9)
+
+    for hot in (
+        12e6,
+        0.0,
+        0.0,
+    ):  # a sixth of the quota is 10e6: 2e6 wait in each of 30 s, all told 6 s' worth
+        running.step(asked((hot, 0, 0, 0, 0, 0)))
+
+    assert running.throttled_seconds.tolist() == [35.0]
+
+
+def test_under_one_limit_and_under_many_as_much_may_wait_of_a_tenant() -> None:
+    tenant = tenants_with(60e6)
+    running, whole = Running((STATIC,), tenant, broker_limit=1e9), Whole(tenant)
+    flood = asked((100e6,) * POINTS)
+
+    for _ in range(20):
+        whole.step(flood.demand.sum(axis=1))
+        running.step(flood)
+
+    assert running.points.backlog.sum(axis=1).tolist() == pytest.approx(whole.owed.tolist())
+
+
+def test_a_tenant_that_has_asked_for_more_than_its_quota_waits_in_part_of_a_step() -> None:
+    whole = Whole(tenants_with(60e6))
+
+    steps = [whole.step(np.array([total])).ravel().tolist() for total in (30e6, 70e6, 30e6)]
+
+    assert steps == [[True] * PARTS, [False] * PARTS, [False] + [True] * (PARTS - 1)]
 
 
 def test_what_is_asked_for_at_all_points_is_what_is_asked_for() -> None:

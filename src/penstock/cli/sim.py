@@ -26,7 +26,7 @@ from penstock.sim.batching import (
 )
 from penstock.sim.month import POLICIES, Setting, simulate
 from penstock.sim.plot import draw
-from penstock.sim.quotas import SCHEMES, SENSITIVITY, Score, week
+from penstock.sim.quotas import SCHEMES, SENSITIVITY, Score, weeks
 from penstock.sim.traffic import POINTS, Size
 
 app = App(name="sim", help="The platform's decisions at the size of a fleet, from a seed, without a cluster.")
@@ -135,11 +135,14 @@ def quotas(
             where=where, key="--brokers", value=brokers, expected=f"expected a multiple of {POINTS}"
         )
     size = Size(tenants=tenants, brokers=brokers, days=days)
-    weeks: dict[str, list[Score]] = {}
-    for each in range(seed, seed + seeds):
-        tell(f"a week, seed {each}")
-        for score in week(each, size, (*SCHEMES, *(SENSITIVITY if sensitivity else ()))):
-            weeks.setdefault(score.scheme, []).append(score)
+    by_scheme: dict[str, list[Score]] = {}
+    chosen = range(seed, seed + seeds)
+    schemes = (*SCHEMES, *(SENSITIVITY if sensitivity else ()))
+    tell(f"simulating {seeds} x {days:g} days under {len(schemes)} schemes")
+    for each, scores in zip(chosen, weeks(chosen, size, schemes), strict=True):
+        tell(f"seed {each}: done")
+        for score in scores:
+            by_scheme.setdefault(score.scheme, []).append(score)
     rows = [
         {
             "scheme": name,
@@ -148,10 +151,10 @@ def quotas(
             "throttledSeconds": round(statistics.mean(float(s.throttled_seconds.mean()) for s in scores), 3),
             "overshoot": round(max(score.overshoot for score in scores), 3),
         }
-        for name, scores in weeks.items()
+        for name, scores in by_scheme.items()
     ]
     if plot is not None:
-        draw({scheme.name: weeks[scheme.name] for scheme in SCHEMES}, plot)
+        draw({scheme.name: by_scheme[scheme.name] for scheme in SCHEMES}, plot)
         tell(f"drawn: {plot}")
     shown = [
         {**row, "met": f"{row['objectiveMet']:.3%}", "min": f"{row['objectiveMetMin']:.3%}"} for row in rows

@@ -4,13 +4,20 @@ The objective is the paper's (Kora §5.2.2): at most five minutes of a week thro
 that asks for no more than its quota. The schemes run side by side on one and the same traffic
 (`traffic`), by the functions that a coordinator and a gateway use (`penstock.quota`).
 
-Traffic changes once a step. A scheme that decides more often than that, as coordinators do, goes through
-a step in parts, each as long as its interval. Within a part, a point passes what is asked for up to its
-limit; the rest waits and is asked for again, up to a minute's worth. A part in which anything of a tenant
+Traffic changes once a step, at most; a step is gone through in parts. Within a part, a point passes what
+is asked for up to its limit; the rest waits and is asked for again. A part in which anything of a tenant
 waited counts as throttled from its beginning to its end, unless one limit for the tenant as a whole would
-have made it wait in that step, too. A broker that is asked for more than its limit shrinks everybody's
-part there (`tuned_level`). Use and throttling are reported at the end of an interval; the shares made of
-them hold from then on. A report that is lost leaves the point with the limits it has.
+have made it wait in that part, too (`Whole`). A broker that is asked for more than its limit shrinks
+everybody's part there (`tuned_level`). Use and throttling are reported at the end of an interval; the
+shares made of them hold from then on. A report that is lost leaves the point with the limits it has.
+
+What is compared is ways of sharing, so nothing else may differ between them. All are counted in the same
+parts, static shares and long intervals, too: were a part as long as a scheme's own interval, who decides
+rarely would be charged half a minute for what waited for a second, and the gain of deciding often would be
+one of counting. A part is as long as the interval of coordinators, the shortest time after which any
+scheme can be better off. And of a tenant as a whole as much may wait, a minute's worth of its quota, under
+many limits as under the one that they are measured by: otherwise more would be left over from a time beyond
+the quota than the quota itself would leave, and be counted against them.
 """
 
 from __future__ import annotations
@@ -21,27 +28,27 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.quota.reports import FALLBACK_SECONDS, INTERVAL_SECONDS
-from penstock.quota.sharing import Rules, Use, even_split, limits, peaks, share_out
+from penstock.quota.sharing import RULES, Rules, Use, even_split, limits, peaks, share_out
 from penstock.quota.tuning import tuned_level
-from penstock.sim.traffic import POINTS, QUOTA_MAX, USE_MEDIAN, Size, Tenants, Traffic
+from penstock.sim.traffic import DAY_SECONDS, POINTS, QUOTA_MAX, USE_MEDIAN, Populations, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    Floats = NDArray[np.floating]
     Flags = NDArray[np.bool_]
     Integers = NDArray[np.int64]
 
 OBJECTIVE_SECONDS: Final = 300.0  # throttled, of a week
-WEEK_SECONDS: Final = 7 * 86_400.0
-BACKLOG_SECONDS_MAX: Final = 60.0  # of a tenant's quota, at one point
+WEEK_SECONDS: Final = 7 * DAY_SECONDS
+PART_SECONDS: Final = INTERVAL_SECONDS  # what throttling is counted in, under every scheme
+BACKLOG_SECONDS_MAX: Final = 60.0  # of a tenant's quota, at all of its points
 BROKER_LIMIT: Final = QUOTA_MAX  # one can carry the largest tenant, if it is there alone
-LAZY: Final = Rules()
-EAGER: Final = Rules(lazy_below=None)
 HASTE: Final = 1 + 1e-9
 NEGLIGIBLE: Final = 0.12  # of a quota: (1 − 0.12)² ÷ 6 is more
+SIDE_BY_SIDE: Final = 5  # seeds
 FOLLOW_STEPS: Final = 4  # after use has become negligible
 
 
@@ -49,24 +56,29 @@ FOLLOW_STEPS: Final = 4  # after use has become negligible
 class Scheme:
     name: str
     rules: Rules | None  # None: the even split, for ever
+    lazy: bool = False
     interval_seconds: float = INTERVAL_SECONDS
     lost: float = 0.0  # part of the reports that do not arrive
     failover_seconds: float = 0.0  # once a day each tenant's coordinator dies, and is replaced after so long
 
 
-STATIC: Final = Scheme("static", None, 30.0)  # nothing is decided: as long as a step
-DYNAMIC: Final = Scheme("dynamic", EAGER)
-DYNAMIC_LAZY: Final = Scheme("dynamic, lazy", LAZY)
+STATIC: Final = Scheme("static", None)
+DYNAMIC: Final = Scheme("dynamic", RULES)
+DYNAMIC_LAZY: Final = Scheme("dynamic, lazy", RULES, lazy=True)
 SCHEMES: Final = (STATIC, DYNAMIC, DYNAMIC_LAZY)
 
-
-SENSITIVITY: Final = (
-    *(Scheme(f"dynamic, every {seconds} s", EAGER, seconds) for seconds in (15, 30, 60, 300)),
-    *(Scheme(f"lazy, every {seconds} s", LAZY, seconds) for seconds in (15, 30, 60, 300)),
-    *(Scheme(f"dynamic, {lost:.0%} of reports lost", EAGER, lost=lost) for lost in (0.01, 0.1, 0.5)),
-    *(Scheme(f"lazy, {lost:.0%} of reports lost", LAZY, lost=lost) for lost in (0.01, 0.1, 0.5)),
-    Scheme("dynamic, fail-over of 60 s a day", EAGER, failover_seconds=60),
-    Scheme("lazy, fail-over of 60 s a day", LAZY, failover_seconds=60),
+# Intervals of more than a minute would need another time after which points fall back.
+SENSITIVITY: Final = tuple(
+    scheme
+    for name, lazy in (("dynamic", False), ("lazy", True))
+    for scheme in (
+        *(Scheme(f"{name}, every {seconds} s", RULES, lazy, seconds) for seconds in (10, 30, 60)),
+        *(Scheme(f"{name}, {lost:.0%} of reports lost", RULES, lazy, lost=lost) for lost in (0.01, 0.1, 0.5)),
+        *(
+            Scheme(f"{name}, fail-over of {seconds} s a day", RULES, lazy, failover_seconds=seconds)
+            for seconds in (60, 600)
+        ),
+    )
 )
 
 
@@ -75,7 +87,7 @@ class Score:
     scheme: str
     met: float  # part of the tenants
     throttled_seconds: Floats = field(repr=False)  # by tenant, within its quota
-    pressed: float = 0.0  # part of broker-steps at the broker's limit
+    pressed: float = 0.0  # part of the time of brokers, at the broker's limit
     overshoot: float = 0.0  # highest use of any tenant in any step, as a multiple of its quota
 
 
@@ -86,185 +98,292 @@ class Asked:
     rows: Integers
     demand: Floats
     down: Flags
-    within: Flags  # would pass if there were one limit for the tenant as a whole
+    within: Flags  # by part and tenant: would pass if there were one limit for the tenant as a whole
     load: Floats  # by broker
 
 
-class Running:
-    """One scheme, going through a week.
+@dataclass(slots=True)
+class Points:
+    """How things stand at tenants' points, by tenant and point."""
 
-    Only tenants that could be throttled are followed: one that uses less than `NEGLIGIBLE` of its
-    quota has more than that at every point under every scheme. Who rises above it gets the shares
-    that its use in the step before would have led to.
+    shares: Floats
+    limits: Floats
+    backlog: Floats
+    passed: Floats  # in this interval so far
+    peak: Floats
+    waited: Flags
+    heard_at: Floats
+
+    @classmethod
+    def at_first(cls, even: Floats) -> Points:
+        nothing = np.zeros(even.shape)
+        waited = np.zeros(even.shape, dtype=bool)
+        return cls(even.copy(), even.copy(), nothing, nothing.copy(), nothing.copy(), waited, nothing.copy())
+
+    def of(self, rows: Integers) -> Points:
+        return Points(*(getattr(self, name)[rows] for name in self.__slots__))
+
+    def put(self, rows: Integers, points: Points) -> None:
+        for name in self.__slots__:
+            getattr(self, name)[rows] = getattr(points, name)
+
+
+class Running:
+    """Schemes that decide by the same rules at the same times, going through the weeks of some populations.
+
+    Under each scheme there is a copy of all tenants and brokers, one after the other, and nothing that one
+    does shows in another. Only tenants that could be throttled are followed: one that uses less than
+    `NEGLIGIBLE` of its quota has more than that at every point under every scheme. Who rises above it gets
+    the shares that its use in the step before would have led to.
     """
 
-    def __init__(self, scheme: Scheme, tenants: Tenants, broker_limit: Floats, seed: int) -> None:
-        self.scheme = scheme
-        self.tenants = tenants
+    def __init__(
+        self, schemes: Sequence[Scheme], populations: Populations, broker_limit: float = BROKER_LIMIT
+    ) -> None:
+        assert len({decides(scheme) for scheme in schemes}) == 1
+        self.schemes = schemes
+        self.rules, interval_seconds = decides(schemes[0])
+        self.populations = populations
         self.broker_limit = broker_limit
-        shape = tenants.brokers.shape
-        self.even = even_split(tenants.quota, np.ones(shape, dtype=bool))
-        self.shares = self.even.copy()
-        self.limits = self.even.copy()
-        self.backlog = np.zeros(shape)
-        self.lagging = np.zeros(shape[0], dtype=bool)
-        self.passed = np.zeros(shape)  # in this interval so far
-        self.peak = np.zeros(shape)
-        self.waited = np.zeros(shape, dtype=bool)
-        self.heard_at = np.zeros(shape)
-        self.dead_until = np.zeros(shape[0])
-        self.throttled_seconds = np.zeros(shape[0])
-        self.pressed = 0
-        self.overshoot = 0.0
-        self.chance = np.random.default_rng([seed, 21])
-        self.steps = 0
-        self.parts = max(1, round(tenants.size.step_seconds / scheme.interval_seconds))
-        self.dt = tenants.size.step_seconds / self.parts
-        self.every = max(1, round(scheme.interval_seconds / self.dt))
+        count, brokers = populations.quota.size, len(populations.seeds) * populations.size.brokers
+        self.quota = np.tile(populations.quota, len(schemes))
+        self.brokers = np.concatenate([populations.brokers + brokers * n for n in range(len(schemes))])
+        self.lazy = np.repeat([scheme.lazy for scheme in schemes], count)[:, None]
+        self.even = even_split(self.quota, np.ones(self.brokers.shape, dtype=bool))
+        self.points = Points.at_first(self.even)
+        self.lagging = np.zeros(self.quota.size, dtype=bool)
+        self.follow_until = np.full(self.quota.size, -1)
+        self.dead_until = np.zeros(self.quota.size)
+        self.throttled_seconds = np.zeros(self.quota.size)
+        self.overshoot = np.zeros(self.quota.size)
+        self.pressed = np.zeros(brokers * len(schemes))  # parts, by broker
+        self.chances = [[np.random.default_rng([seed, 21]) for seed in populations.seeds] for _ in schemes]
+        self.parts = 0  # so far
+        self.dt, _ = parts_of(populations.size)
+        self.every = max(1, round(interval_seconds / self.dt))
+
+    def advance(self, before: Floats, within: Flags, step: int) -> None:
+        """By one step of traffic; `before` is what tenants asked for in the last one."""
+        asking = self.populations
+        stirring = asking.total > NEGLIGIBLE * asking.quota
+        if asking.broken:
+            stirring |= asking.down(np.arange(stirring.size)).any(axis=1)
+        worth = np.tile(stirring, len(self.schemes)) | self.lagging
+        followed = self.follow_until >= step
+        self.follow_until[worth] = step + FOLLOW_STEPS
+        fresh = np.flatnonzero(worth & ~followed)
+        if fresh.size:
+            self.follow(fresh, self._demand(fresh, before))
+        rows = np.flatnonzero(worth | followed)
+        demand, tenants = self._demand(rows, asking.total), rows % asking.quota.size
+        self.step(Asked(rows, demand, asking.down(tenants), within[:, tenants], self._load(rows, demand)))
+
+    def _demand(self, rows: Integers, total: Floats) -> Floats:
+        tenants, place = np.unique(rows % total.size, return_inverse=True)
+        return self.populations.demand(tenants, total[tenants])[place]
+
+    def _load(self, rows: Integers, demand: Floats) -> Floats:
+        """What is asked of each broker; of those who are not followed, evenly of their cell's."""
+        rest = np.tile(self.populations.total, len(self.schemes))
+        rest[rows] = 0.0
+        brokers = len(self.pressed)
+        cells = np.bincount(self.brokers[:, 0] // POINTS, rest, brokers // POINTS)
+        asked = np.bincount(self.brokers[rows].ravel(), demand.ravel(), brokers)
+        return np.asarray(asked + np.repeat(cells / POINTS, POINTS))
 
     def follow(self, rows: Integers, before: Floats) -> None:
         """From now on these, too; `before` is what they used in the last step."""
-        if self.scheme.rules is None:
+        if self.rules is None:
             return
         nowhere = np.zeros(before.shape, dtype=bool)
         use = self._use(before, before, nowhere, nowhere)
-        self.peak[rows] = before
-        quota = self.tenants.quota[rows]
-        self.shares[rows] = share_out(quota, use, self.even[rows], self.scheme.rules)
-        self.limits[rows] = limits(quota, self.shares[rows], use, self.scheme.rules)
-        self.heard_at[rows] = self.steps * self.dt
-        self.passed[rows] = before * (self.steps % self.every)
-        self.waited[rows] = False
+        points, quota = self.points.of(rows), self.quota[rows]
+        points.peak = before
+        points.shares = share_out(quota, use, self.even[rows], self.rules)
+        points.limits = self._limits(rows, quota, points.shares, use, self.rules)
+        points.heard_at[:] = self.parts * self.dt
+        points.passed = before * (self.parts % self.every)
+        points.waited[:] = False
+        self.points.put(rows, points)
 
     def step(self, asked: Asked) -> None:
-        for _ in range(self.parts):
-            self._step(asked)
+        points, quota = self.points.of(asked.rows), self.quota[asked.rows]
+        brokers = self.brokers[asked.rows]
+        end = self.parts + len(asked.within)
+        for within in asked.within:
+            waited = self._part(asked, within, points, quota, brokers)
+            if self.rules is None and not waited:
+                break  # nothing is left over and nothing is decided: the other parts are the same
+        self.parts = end
+        self.points.put(asked.rows, points)
 
-    def _step(self, asked: Asked) -> None:
-        rows, demand = asked.rows, asked.demand
-        dt, quota = self.dt, self.tenants.quota[rows]
-        offered = demand + self.backlog[rows] / dt
-        granted = self._held(rows, offered, demand, asked.load)
+    def _part(self, asked: Asked, within: Flags, points: Points, quota: Floats, brokers: Integers) -> bool:
+        """Whether anybody waited."""
+        offered = asked.demand + points.backlog / self.dt
+        granted = self._held(points.limits, offered, asked, brokers)
         waits = offered > granted * HASTE
-        backlog = np.minimum((offered - granted) * dt, quota[:, None] * BACKLOG_SECONDS_MAX)
-        backlog[asked.down] = 0.0  # what was asked of it goes to the others from now on
-        self.backlog[rows] = backlog
         waiting = waits.any(axis=1)
-        self.lagging[rows] = waiting
-        self.throttled_seconds[rows] += dt * (waiting & asked.within)
-        if rows.size:
-            self.overshoot = max(self.overshoot, float((granted.sum(axis=1) / quota).max()))
-        self.passed[rows] += granted
-        self.waited[rows] |= waits
-        self.steps += 1
-        if self.scheme.rules is not None and self.steps % self.every == 0:
-            self._share(rows, self.scheme.rules, asked)
+        points.backlog = self._left(offered - granted, quota)
+        points.backlog[asked.down] = 0.0  # what was asked of it goes to the others from now on
+        self.lagging[asked.rows] = waiting
+        self.throttled_seconds[asked.rows] += self.dt * (waiting & within)
+        self.overshoot[asked.rows] = np.maximum(self.overshoot[asked.rows], granted.sum(axis=1) / quota)
+        points.passed += granted
+        points.waited |= waits
+        self.parts += 1
+        if self.rules is not None and self.parts % self.every == 0:
+            self._share(points, self.rules, asked, quota, brokers)
+        return bool(waiting.any())
+
+    def _left(self, held: Floats, quota: Floats) -> Floats:
+        """What is asked for again: of a tenant as a whole, a minute's worth of its quota at most."""
+        left = held * self.dt
+        total, most = left.sum(axis=1), quota * BACKLOG_SECONDS_MAX
+        over = total > most
+        if over.any():
+            left[over] *= (most[over] / total[over])[:, None]
+        return left
 
     def _use(self, used: Floats, peak: Floats, waited: Flags, silent: Flags) -> Use:
         return Use(used, peak, waited, np.ones(used.shape, dtype=bool), silent)
 
-    def _share(self, rows: Integers, rules: Rules, asked: Asked) -> None:
-        now = self.steps * self.dt
-        silent = asked.down
-        if self.scheme.lost:
-            # A point is a gateway beside a broker: what it does not tell, it does not tell of anybody.
-            lost = self.chance.random(self.tenants.size.brokers) < self.scheme.lost
-            silent = silent | lost[self.tenants.brokers[rows]]
-        used = self.passed[rows] / self.every
-        self.peak[rows] = peaks(self.peak[rows], used, rules)
-        use = self._use(used, self.peak[rows], self.waited[rows], silent)
-        heard_at = np.where(use.silent, self.heard_at[rows], now)
-        fell_back = now - heard_at > FALLBACK_SECONDS
-        had = np.where(fell_back, self.even[rows], self.shares[rows])
-        bound = np.where(fell_back, self.even[rows], self.limits[rows])
-        quota = self.tenants.quota[rows]
+    def _limits(self, rows: Integers, quota: Floats, shares: Floats, use: Use, rules: Rules) -> Floats:
+        return np.where(self.lazy[rows], limits(quota, shares, use, rules), shares)
+
+    def _share(self, points: Points, rules: Rules, asked: Asked, quota: Floats, brokers: Integers) -> None:
+        now = self.parts * self.dt
+        # A point is a gateway beside a broker: what it does not tell, it does not tell of anybody.
+        lost = self._befallen(self.populations.size.brokers, [scheme.lost for scheme in self.schemes])
+        silent = asked.down | lost[brokers]
+        used = points.passed / self.every
+        points.peak = peaks(points.peak, used, rules)
+        use = self._use(used, points.peak, points.waited, silent)
+        deaf = silent | self._leaderless(now)[asked.rows, None]
+        points.heard_at = np.where(deaf, points.heard_at, now)
+        fell_back = now - points.heard_at > FALLBACK_SECONDS
+        had, bound = points.shares, points.limits
+        if fell_back.any():
+            even = self.even[asked.rows]
+            had, bound = np.where(fell_back, even, had), np.where(fell_back, even, bound)
         shares = share_out(quota, use, had, rules)
-        deaf = use.silent | self._leaderless(now)[rows, None]
-        self.shares[rows] = np.where(deaf, had, shares)
-        self.limits[rows] = np.where(deaf, bound, limits(quota, shares, use, rules))
-        self.heard_at[rows] = heard_at
-        self.passed[rows] = 0
-        self.waited[rows] = False
+        points.shares = np.where(deaf, had, shares)
+        points.limits = np.where(deaf, bound, self._limits(asked.rows, quota, shares, use, rules))
+        points.passed = np.zeros(used.shape)
+        points.waited = np.zeros(used.shape, dtype=bool)
 
     def _leaderless(self, now: float) -> Flags:
         """Tenants whose coordinator is dead just now."""
-        if self.scheme.failover_seconds:
-            dies = self.chance.random(len(self.dead_until)) < self.scheme.interval_seconds / 86_400.0
-            self.dead_until[dies] = now + self.scheme.failover_seconds
+        away = [scheme.failover_seconds for scheme in self.schemes]
+        if any(away):
+            often = self.every * self.dt / DAY_SECONDS
+            dies = self._befallen(self.populations.size.tenants, [often if each else 0.0 for each in away])
+            self.dead_until[dies] = now + np.repeat(away, self.populations.quota.size)[dies]
         return np.asarray(self.dead_until > now)
 
-    def _held(self, rows: Integers, offered: Floats, demand: Floats, load: Floats) -> Floats:
+    def _befallen(self, count: int, odds: Sequence[float]) -> Flags:
+        """Of so many in each population, whom it befalls; what others there are does not change that."""
+        found = np.zeros((len(self.schemes), len(self.populations.seeds), count), dtype=bool)
+        for scheme, often in enumerate(odds):
+            if often:
+                for seed, chance in enumerate(self.chances[scheme]):
+                    found[scheme, seed] = chance.random(count) < often
+        return found.ravel()
+
+    def _held(self, limit: Floats, offered: Floats, asked: Asked, brokers: Integers) -> Floats:
         """What passes: below the tenants' limits, and below the brokers'."""
-        granted = np.minimum(offered, self.limits[rows])
-        brokers = self.tenants.brokers[rows]
-        load = load + np.bincount(brokers.ravel(), (granted - demand).ravel(), len(load))
+        granted = np.minimum(offered, limit)
+        load = asked.load + np.bincount(brokers.ravel(), (granted - asked.demand).ravel(), len(self.pressed))
         over = np.flatnonzero(load > self.broker_limit)
         for broker in over.tolist():
             # Those who are not followed use so little that every level leaves them enough.
             at = brokers == broker
-            quotas = self.limits[rows][at]
+            quotas = limit[at]
             others = float(load[broker] - granted[at].sum())
-            room = float(self.broker_limit[broker]) - others
+            room = self.broker_limit - others
             level = tuned_level(quotas, np.minimum(offered[at], quotas), room)
             granted[at] = np.minimum(granted[at], level * quotas)
-        self.pressed += len(over)
+        self.pressed[over] += 1
         return granted
 
-    def score(self) -> Score:
-        size = self.tenants.size
-        allowed = OBJECTIVE_SECONDS * size.days * 86_400.0 / WEEK_SECONDS
-        return Score(
-            self.scheme.name,
-            float((self.throttled_seconds <= allowed).mean()),
-            self.throttled_seconds,
-            self.pressed / (size.brokers * max(1, self.steps)),
-            self.overshoot,
-        )
+    def scores(self) -> dict[Scheme, list[Score]]:
+        """By scheme, of each population."""
+        allowed = OBJECTIVE_SECONDS * self.populations.size.days * DAY_SECONDS / WEEK_SECONDS
+        shape = (len(self.schemes), len(self.populations.seeds), -1)
+        throttled_seconds = self.throttled_seconds.reshape(shape)
+        met = (throttled_seconds <= allowed).mean(axis=2)
+        pressed = self.pressed.reshape(shape).mean(axis=2) / max(1, self.parts)
+        overshoot = self.overshoot.reshape(shape).max(axis=2)
+        return {
+            scheme: [
+                Score(scheme.name, *figures)
+                for figures in zip(
+                    met[n].tolist(),
+                    throttled_seconds[n],
+                    pressed[n].tolist(),
+                    overshoot[n].tolist(),
+                    strict=True,
+                )
+            ]
+            for n, scheme in enumerate(self.schemes)
+        }
+
+
+def decides(scheme: Scheme) -> tuple[Rules | None, float]:
+    """By what, and how often."""
+    return scheme.rules, scheme.interval_seconds
+
+
+class Whole:
+    """One limit for each tenant as a whole: what all schemes are measured by."""
+
+    def __init__(self, populations: Populations) -> None:
+        self.quota = populations.quota
+        self.dt, self.parts = parts_of(populations.size)
+        self.owed = np.zeros(self.quota.size)
+
+    def step(self, total: Floats) -> Flags:
+        """By part of the step and tenant: does all pass that is asked for, and was left over before?"""
+        within = np.ones((self.parts, total.size), dtype=bool)
+        rows = np.flatnonzero((total > self.quota) | (self.owed > 0))
+        if rows.size:
+            quota, owed = self.quota[rows], self.owed[rows]
+            for part in within:
+                beyond = total[rows] + owed / self.dt - quota
+                part[rows] = beyond <= 0
+                owed = np.clip(beyond * self.dt, 0.0, quota * BACKLOG_SECONDS_MAX)
+            self.owed[rows] = owed
+        return within
+
+
+def parts_of(size: Size) -> tuple[float, int]:
+    """How long a part is, and how many of them a step has."""
+    count = max(1, round(size.step_seconds / PART_SECONDS))
+    return size.step_seconds / count, count
 
 
 def week(
     seed: int, size: Size, schemes: Sequence[Scheme] = SCHEMES, *, use_median: float = USE_MEDIAN
 ) -> list[Score]:
     """All schemes on one population's week."""
-    tenants = Tenants.born(seed, size, use_median)
-    limit = np.full(size.brokers, BROKER_LIMIT)
-    running = [Running(scheme, tenants, limit, seed) for scheme in schemes]
-    traffic = Traffic(tenants)
-    quota, dt = tenants.quota, size.step_seconds
-    owed = np.zeros(size.tenants)  # what would wait if one limit held for a tenant as a whole
-    follow_until = np.full(size.tenants, -1)
-    for step in range(size.steps):
-        before = traffic.total
-        traffic.advance()
-        ideal = traffic.total + owed / dt
-        within = ideal <= quota
-        owed = np.where(within, 0.0, np.minimum((ideal - quota) * dt, quota * BACKLOG_SECONDS_MAX))
-        followed = follow_until >= step
-        worth = traffic.total > NEGLIGIBLE * quota
-        for one in running:
-            worth |= one.lagging
-        if traffic.broken:
-            worth |= traffic.down(np.arange(size.tenants)).any(axis=1)
-        fresh = np.flatnonzero(worth & ~followed)
-        follow_until[worth] = step + FOLLOW_STEPS
-        rows = np.flatnonzero(worth | followed)
-        if fresh.size:
-            used = traffic.demand(fresh, before[fresh])
+    return next(weeks((seed,), size, schemes, use_median=use_median))
+
+
+def weeks(
+    seeds: Sequence[int], size: Size, schemes: Sequence[Scheme] = SCHEMES, *, use_median: float = USE_MEDIAN
+) -> Iterator[list[Score]]:
+    """The same for each of the seeds, some at once: that takes less time than one by one."""
+    alike: dict[object, list[Scheme]] = {}
+    for scheme in schemes:
+        alike.setdefault(decides(scheme), []).append(scheme)
+    for first in range(0, len(seeds), SIDE_BY_SIDE):
+        populations = Populations(seeds[first : first + SIDE_BY_SIDE], size, use_median)
+        running = [Running(each, populations) for each in alike.values()]
+        whole = Whole(populations)
+        for step in range(size.steps):
+            before = populations.total
+            populations.advance()
+            within = whole.step(populations.total)
             for one in running:
-                one.follow(fresh, used)
-        demand = traffic.demand(rows, traffic.total[rows])
-        asked = Asked(
-            rows, demand, traffic.down(rows), within[rows], _load(tenants, traffic.total, rows, demand)
-        )
-        for one in running:
-            one.step(asked)
-    return [one.score() for one in running]
-
-
-def _load(tenants: Tenants, total: Floats, rows: Integers, demand: Floats) -> Floats:
-    """What is asked of each broker; of those who are not followed, evenly of their cell's."""
-    rest = total.copy()
-    rest[rows] = 0.0
-    cells = np.bincount(tenants.brokers[:, 0] // POINTS, rest, tenants.size.brokers // POINTS)
-    asked = np.bincount(tenants.brokers[rows].ravel(), demand.ravel(), tenants.size.brokers)
-    return np.asarray(asked + np.repeat(cells / POINTS, POINTS))
+                one.advance(before, within, step)
+        found = {scheme: scores for one in running for scheme, scores in one.scores().items()}
+        yield from ([found[scheme][n] for scheme in schemes] for n in range(len(populations.seeds)))

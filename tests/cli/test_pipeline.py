@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
+from penstock.cli import pipeline
 from penstock.fleet.jars import CHECKSUM_FILE, jar_checksums
 from penstock.model.errors.pipeline import ConnectorsMissing
 from penstock.pipeline.connectors import CONNECTORS, connector_jars
+from penstock.pipeline.status import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +51,8 @@ def test_a_job_that_never_ran_says_so(here: Callable[..., Ran]) -> None:
         (("explain", "nothing"), "PEN-8003"),
         (("backfill", "nothing"), "PEN-8003"),
         (("explain", "orders"), "PEN-3010"),
+        (("run", "orders", "--metrics", "nowhere"), "PEN-1002"),
+        (("schedule", "--metrics", "127.0.0.1:99999"), "PEN-1002"),
         (("invoices", "june.doc", "--from", "2026-06-01", "--until", "2026-06-30"), "PEN-1002"),
     ],
 )
@@ -58,6 +65,24 @@ def test_what_cannot_be_done_is_told_before_spark_is_started(
 
     assert ran.code != 0
     assert ran.error["code"] == code
+
+
+def test_a_terminal_sees_a_bar_with_records_rate_and_offsets_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, color_system=None, width=120)
+    monkeypatch.setattr(pipeline, "console", lambda **_: terminal)
+
+    with pipeline._watching("orders") as observe:
+        observe(JobStatus("orders", rows=1500, batches=2, behind=4500))
+
+    assert re.search(r"orders.*1500/6000 .*/s, 4,500 behind", out.getvalue())
+
+
+def test_what_is_no_terminal_gets_a_line_for_each_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with pipeline._watching("orders") as observe:
+        observe(JobStatus("orders", rows=1500, batches=2, behind=4500))
+
+    assert capsys.readouterr().err == "orders: 1500 records, 2 batches, 4500 behind\n"
 
 
 def test_connectors_that_maven_cannot_get_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,10 +46,10 @@ __attribute__((noreturn)) static void give_up(const char *what) {
 }
 
 __attribute__((constructor)) static void set_up(void) {
-    const char *root = getenv("PENSTOCK_FAULTY_DIRECTORY"), *path = getenv("PENSTOCK_FAULTY_CONTROL");
+    const char *root = getenv("FAULTY_DISK_DIRECTORY"), *path = getenv("FAULTY_DISK_CONTROL");
     errno = EINVAL;
     if (!root || !path || strlen(root) >= sizeof directory)
-        give_up("PENSTOCK_FAULTY_DIRECTORY and PENSTOCK_FAULTY_CONTROL must be set");
+        give_up("FAULTY_DISK_DIRECTORY and FAULTY_DISK_CONTROL must be set");
     strcpy(directory, root);
     directory_length = strlen(directory);
     int (*real_open)(const char *, int, ...) = dlsym(RTLD_NEXT, "open");

@@ -81,8 +81,8 @@ class FaultyDisk:
         """Variables to start a process with, beside those it needs anyway."""
         return {
             "LD_PRELOAD": " ".join(filter(None, (str(self._library), os.environ.get("LD_PRELOAD")))),
-            "PENSTOCK_FAULTY_DIRECTORY": str(self.directory),
-            "PENSTOCK_FAULTY_CONTROL": str(self._control_path),
+            "FAULTY_DISK_DIRECTORY": str(self.directory),
+            "FAULTY_DISK_CONTROL": str(self._control_path),
         }
 
     def full(self) -> None:

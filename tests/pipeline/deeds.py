@@ -22,15 +22,18 @@ from penstock.model.ids import LogicalClusterId
 from penstock.olep.codec import JsonCodec
 from penstock.olep.store import digest
 from penstock.olep.store.sqlite import SqliteStores
+from penstock.pipeline.backfill import backfill
 from penstock.pipeline.columns import Column
+from penstock.pipeline.folding import Task
 from penstock.pipeline.job import Job, Mode, Sink, Source
 from penstock.pipeline.jobs.audit import AUDIT
 from penstock.pipeline.jobs.metering import METERING
 from penstock.pipeline.jobs.slo import SLO
 from penstock.pipeline.kafka import look_at
 from penstock.pipeline.maintenance import maintain
-from penstock.pipeline.rebuild import Task, kafka_form, rebuild_files
+from penstock.pipeline.rebuild import kafka_form, rebuild_files
 from penstock.pipeline.settings import Connection, Engine
+from tests.ground.command import ROOT, clean_environment
 from tests.pipeline.conftest import ENGINE, Ground
 from tests.pipeline.known import Checkers, Gateways
 from tests.pipeline.test_audit import event
@@ -114,6 +117,19 @@ def folded(ground: Ground, topic: str) -> object:
     return found
 
 
+def break_off(ground: Ground, topic: str) -> None:
+    """Orders are there, but for some rows and for what was rejected."""
+    _APPENDED.carry_out(ground, topic)
+    ground.session.sql(f"DELETE FROM lake.{APPEND.sink.table} WHERE id % 3 = 0")
+    ground.session.sql(f"DELETE FROM lake.{APPEND.sink.rejected} WHERE kafka_partition = 0")
+
+
+def read_again(ground: Ground, topic: str) -> None:
+    job = replace(APPEND, source=replace(APPEND.source, topic=topic))
+    facts = asyncio.run(look_at(ground.connection, topic, job=job.name))
+    backfill(ground.runner().tables, job, ground.connection, facts, None, None)
+
+
 def keep(ground: Ground, topic: str) -> None:
     maintain(ground.runner().tables, UPSERT.sink.table, now=LATER)
 
@@ -146,8 +162,19 @@ DEEDS = {
     "slo": of_job(in_batches(SLO, 120), fill_health),
     "audit": of_job(in_batches(AUDIT, 120), fill_audit),
     "rebuild": Deed(fill_accounts, fold, folded),
+    "backfill": Deed(fill_orders, read_again, _APPENDED.left, break_off),
     "maintain": Deed(fill_orders, keep, kept, _UPSERTED.carry_out),
 }
+
+
+def done_beside(deed: str, ground: Ground, topic: str) -> Ground:
+    """A lake in which the deed is done as it should be. In `ground` all is ready for doing it."""
+    clean = Ground(ground.directory / "clean", ground.connection, ground.client, ground.engine)
+    DEEDS[deed].fill(ground, topic)
+    for each in (clean, ground):
+        DEEDS[deed].prepare(each, topic)
+    DEEDS[deed].carry_out(clean, topic)
+    return clean
 
 
 def command(deed: str, ground: Ground, topic: str, engine: Engine | None = None) -> list[str]:
@@ -161,6 +188,11 @@ def command(deed: str, ground: Ground, topic: str, engine: Engine | None = None)
         "engine": asdict(engine or ENGINE),
     }
     return [sys.executable, "-m", "tests.pipeline.deeds", json.dumps(told)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What such a process needs to find what it carries out."""
+    return clean_environment(more) | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 
 
 def main(words: Sequence[str]) -> None:

@@ -220,3 +220,12 @@ def test_a_range_that_is_not_named_is_everything() -> None:
     topic = TopicFacts("orders", "id", start={0: 10, 1: 0}, end={0: 100, 1: 50})
 
     assert chosen_range(topic, "orders", "0:20", None) == ({0: 20, 1: 0}, {0: 100, 1: 50})
+
+
+def test_a_range_ends_where_the_job_has_read_to() -> None:
+    topic = TopicFacts("orders", "id", start={0: 10, 1: 5, 2: 0}, end={0: 100, 1: 50, 2: 7})
+    read = {0: 60, 1: 3}  # what lay between 3 and 5 is gone; the third partition is new
+
+    assert chosen_range(topic, "orders", None, None, read=read) == (topic.start, {0: 60, 1: 5, 2: 0})
+    with pytest.raises(RangeInvalid, match="until 70 is not in what the job has read"):
+        chosen_range(topic, "orders", None, "0:70", read=read)

@@ -1,4 +1,4 @@
-"""`penstock pipeline run --live`, as a user meets it: in a process apart."""
+"""`penstock pipeline`, as a user meets it: in a process apart, that is asked to end or loses its ground."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 import yaml
 
+from penstock.model.errors import Exit
+from penstock.pipeline.jobs import find_job
+from penstock.pipeline.settings import read_settings
 from penstock.pipeline.status import State, job_files, read_status
 from tests.ground.command import clean_environment
 from tests.ground.fleet import wait_for
@@ -18,8 +22,10 @@ from tests.pipeline.test_kill import settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock.pipeline.status import JobStatus
+    from tests.ground.disk import FaultyDisk
     from tests.ground.processes import Processes
     from tests.pipeline.conftest import Ground
 
@@ -60,6 +66,15 @@ class Pipeline:
 
         wait_for(held, what=what, seconds=SECONDS_MAX)
 
+    def wait_at(self, point: str, child: subprocess.Popen[bytes]) -> None:
+        """Until it stands still at the point that it was started with."""
+        process = psutil.Process(child.pid)
+        self.wait(child, point, lambda: process.status() == psutil.STATUS_STOPPED)
+
+    def run(self) -> None:
+        """The job, once more, in this process."""
+        self.ground.run(find_job(read_settings(self.file, self.ground.directory), "orders"))
+
     def ids(self) -> list[int]:
         return sorted(n for (n,) in self.ground.rows("shop.orders", "id"))
 
@@ -95,3 +110,60 @@ def test_a_live_job_goes_on_with_what_comes_and_ends_well_when_it_is_asked_to(
     assert "Traceback" not in said
     assert (pipeline.status().state, pipeline.status().rows) == (State.IDLE, 150)
     assert pipeline.ids() == list(range(150))
+
+
+COMMANDS = {
+    "run": (("run", "orders"), "pipeline.batch.begun@2"),
+    "schedule": (("schedule",), "pipeline.batch.begun@2"),
+    "backfill": (("backfill", "orders"), "pipeline.backfill.put@1"),
+    "maintain": (("maintain", "shop.orders"), "pipeline.maintain.compacted@1"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_whose_java_is_killed_says_so_and_the_next_run_makes_it_good(
+    pipeline: Pipeline, processes: Processes, command: str
+) -> None:
+    words, point = COMMANDS[command]
+    if command in ("backfill", "maintain"):
+        pipeline.run()
+    pipeline.ground.send(topic_of(pipeline), orders(100, 200))
+    child = pipeline.start(*words, PENSTOCK_FAULT=f"{point}!stop")
+    pipeline.wait_at(point, child)
+    (java,) = (each for each in psutil.Process(child.pid).children() if each.name() == "java")
+
+    processes.kill(java.pid)
+    processes.thaw(child.pid)
+
+    assert child.wait(SECONDS_MAX) == Exit.FAILED, pipeline.log.read_text()[-3000:]
+    said = pipeline.log.read_text()
+    assert "Traceback" not in said
+    assert "its Java process has ended, with status -9 (PEN-8002)" in said
+    pipeline.run()
+    assert pipeline.ids() == list(range(300))
+
+
+@pytest.mark.parametrize("place", ["lake", "state"])
+def test_a_full_disk_is_named_and_with_room_again_nothing_is_missing(
+    pipeline: Pipeline,
+    processes: Processes,
+    make_disk: Callable[[Path], FaultyDisk],
+    place: str,
+) -> None:
+    pipeline.ground.send(topic_of(pipeline), orders(100, 200))
+    disk = make_disk(pipeline.ground.directory / place)
+    point = "pipeline.batch.begun@2"
+    child = pipeline.start("run", "orders", PENSTOCK_FAULT=f"{point}!stop", **disk.environment())
+    pipeline.wait_at(point, child)
+
+    disk.full()
+    processes.thaw(child.pid)
+
+    assert child.wait(SECONDS_MAX) == Exit.UNHEALTHY, pipeline.log.read_text()[-3000:]
+    said = pipeline.log.read_text()
+    assert disk.hits
+    assert "\nTraceback" not in said  # Spark quotes one in its own lines
+    assert "(PEN-8018)" in said
+    disk.heal()
+    pipeline.run()
+    assert pipeline.ids() == list(range(300))

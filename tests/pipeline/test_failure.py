@@ -56,6 +56,14 @@ def test_other_failures_are_told_by_their_cause() -> None:
     assert "java.lang.X: of mine" in str(found)
 
 
+def test_what_a_python_worker_raised_is_told_without_its_stack() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 7, in f\n    g()\nValueError: of mine\n'
+
+    found = named(Raised(f"Thrown from the Python worker.\n{trace}\n\tat org.apache.x"), "orders")
+
+    assert str(found).startswith("orders failed in Spark: ValueError: of mine")
+
+
 def test_a_cause_that_is_its_own_comes_to_an_end() -> None:
     loop = Cause("again", None)
     loop.cause = loop

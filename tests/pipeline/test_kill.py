@@ -53,6 +53,7 @@ def settings_file(ground: Ground, topic: str) -> Path:
                         "table": "shop.orders",
                         "columns": {"id": "bigint", "note": "string"},
                         "batch": 120,
+                        "every_seconds": 60,
                     }
                 },
             }

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.model import faults
-from tests.ground.command import ROOT, clean_environment
-from tests.pipeline.conftest import Ground
-from tests.pipeline.deeds import DEEDS, command
+from tests.pipeline.deeds import DEEDS, command, done_beside, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.ground.processes import Processes
+    from tests.pipeline.conftest import Ground
 
 KILLED_SECONDS_MAX = 600.0
 
@@ -32,6 +31,7 @@ CASES = [
     ("audit", "pipeline.derive.begun@1"),
     ("rebuild", "pipeline.rebuild.folded@2"),
     ("rebuild", "pipeline.rebuild.stored@1"),
+    ("backfill", "pipeline.backfill.put@1"),
     ("maintain", "pipeline.maintain.compacted@1"),
     ("maintain", "pipeline.maintain.expired@1"),
 ]
@@ -51,21 +51,13 @@ def test_every_point_of_the_pipeline_and_every_deed_is_killed() -> None:
 def test_what_is_killed_at_a_point_and_done_again_leaves_what_a_clean_run_leaves(
     ground: Ground, unique: Callable[[str], str], processes: Processes, deed: str, point: str
 ) -> None:
-    done = DEEDS[deed]
     topic = ground.make_topic(unique(deed))
-    done.fill(ground, topic)
-    clean = Ground(ground.directory / "clean", ground.connection, ground.client, ground.engine)
-    for each in (clean, ground):
-        done.prepare(each, topic)
-    done.carry_out(clean, topic)
-    environment = clean_environment({"PENSTOCK_FAULT": point})
+    clean = done_beside(deed, ground, topic)
     child = processes.start(
-        command(deed, ground, topic),
-        env=environment | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        cwd=ground.directory,
+        command(deed, ground, topic), env=environment(PENSTOCK_FAULT=point), cwd=ground.directory
     )
     assert child.wait(KILLED_SECONDS_MAX) == -signal.SIGKILL
 
-    done.carry_out(ground, topic)
+    DEEDS[deed].carry_out(ground, topic)
 
-    assert done.left(ground, topic) == done.left(clean, topic)
+    assert DEEDS[deed].left(ground, topic) == DEEDS[deed].left(clean, topic)

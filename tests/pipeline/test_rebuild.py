@@ -15,12 +15,16 @@ from penstock.olep.log import open_log
 from penstock.olep.replay import replay
 from penstock.olep.store import digest
 from penstock.olep.store.sqlite import SqliteStores
+from penstock.pipeline.folding import Task, decoded, encoded
 from penstock.pipeline.kafka import look_at
-from penstock.pipeline.rebuild import Task, decoded, encoded, kafka_form, rebuild
+from penstock.pipeline.rebuild import kafka_form, rebuild
+from tests.ground.fleet import wait_for
+from tests.olep.ground import Running, executor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.olep.executor import Executor
     from penstock.olep.fold import Batch
     from tests.pipeline.conftest import Ground
 
@@ -38,12 +42,13 @@ def requests(chance: random.Random, count: int) -> list[tuple[bytes, Event]]:
 
 
 @pytest.mark.spark
-def test_state_made_on_spark_is_that_of_a_replay_and_the_outbox_holds_what_was_not_sent(
+def test_state_made_on_spark_is_that_of_a_replay_and_an_executor_goes_on_from_it(
     ground: Ground, unique: Callable[[str], str]
 ) -> None:
     topic = ground.make_topic(unique("accounts"), partitions=3)
     codec = JsonCodec()
-    events = requests(random.Random(7), 200)
+    made = requests(random.Random(7), 250)
+    events, more = made[:220], made[220:]
     ground.send(
         topic, [*(codec.encode(e) for _, e in events), b"broken"], keys=[*(k for k, _ in events), b"a1"]
     )
@@ -69,6 +74,23 @@ def test_state_made_on_spark_is_that_of_a_replay_and_the_outbox_holds_what_was_n
         unsent = [tuple(out) for each in store.unsent() for out in each.outgoing]
         assert unsent == emitted.get(partition, [])
         store.close()
+
+    ground.send(topic, [codec.encode(e) for _, e in more], keys=[k for k, _ in more])
+    with Running(executor(BANK, log, stores)) as running:
+        wait_for(lambda: level(running.executor, ground), what="the executor to have taken over", seconds=120)
+    after = replay(BANK, log)
+    for partition in range(3):
+        store = stores.open(BANK, log.topic_id, partition)
+        assert digest(store, BANK) == after.digests()[partition]
+        store.close()
+
+
+def level(executor: Executor, ground: Ground) -> bool:
+    """Whether everything is applied, and what that emitted, too."""
+    lanes = list(executor.lanes())
+    facts = asyncio.run(look_at(ground.connection, executor.log.topic, job="bank"))
+    sent = not any(lane.unacknowledged for lane in lanes)
+    return sent and {lane.partition: lane.position for lane in lanes} == dict(facts.end)
 
 
 def test_rows_of_state_survive_being_text() -> None:

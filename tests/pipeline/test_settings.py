@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,11 +131,17 @@ def test_the_driver_hides_on_this_machine_only_if_nobody_else_must_reach_it(mast
     assert stays_here(master) is here
 
 
-def test_the_archive_for_executors_holds_what_workers_import(tmp_path: Path) -> None:
-    import zipfile
+def test_workers_can_do_with_the_archive_alone(tmp_path: Path) -> None:
+    archive = package_archive(tmp_path)
+    modules = [f"penstock.pipeline.{name}" for name in ("batch", "folding", "jobs.audit", "jobs.metering")]
+    code = f"import sys; sys.path.insert(0, {str(archive)!r}); import {', '.join(modules)}"
 
-    names = zipfile.ZipFile(package_archive(tmp_path)).namelist()
-
-    assert {"penstock/__init__.py", "penstock/pipeline/reading/text.py", "penstock/model/events.py"} <= set(
-        names
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(penstock.__file__)"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
+
+    assert done.stdout.startswith(str(archive)), done.stderr

@@ -19,7 +19,7 @@ from penstock.pipeline.columns import Column
 from penstock.pipeline.invoices import Paper, invoice_lines, write_lines
 from penstock.pipeline.job import Job, Sink, Source
 from penstock.pipeline.jobs.metering import METERING
-from penstock.pipeline.kafka import group_of
+from penstock.pipeline.kafka import group_of, sink_options, source_options
 from penstock.pipeline.settings import Connection
 from tests.ground.fleet import wait_for
 from tests.ground.gateway import new_access, start_gateway
@@ -96,6 +96,17 @@ def test_a_tenant_reads_its_topic_through_the_gateway_and_its_lag_is_a_group_s(
             return sum(each.records for each in found.values() if isinstance(each, commits.Lag))
 
     assert asyncio.run(lag()) == 0
+
+    copies = unique("copies")
+    admin.create_topics([NewTopic(copies, 1, 1)])[copies].result(30)
+    table = mine.session.table("lake.shop.orders")
+    written = table.selectExpr("cast(id as string) as value", "kafka_headers as headers")
+    written.write.format("kafka").options(**sink_options(connection, copies)).save()
+    read = mine.session.read.format("kafka").options(
+        **source_options(connection, Source(copies, columns=(Column("id", "bigint"),), headers=True))
+    )
+    back = [(int(row.value), row.headers[0].key) for row in read.load().collect()]
+    assert sorted(back) == [(n, "h") for n in range(20)]
 
 
 def test_metered_use_is_what_the_gateway_counted_to_the_byte(

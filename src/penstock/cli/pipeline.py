@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -35,6 +35,9 @@ SettingsFile = Annotated[
     Path | None, Parameter(name=("--settings", "-s"), help="Settings of the pipeline.", show_default="none")
 ]
 Master = Annotated[str | None, Parameter(help="Spark's master.", show_default="local[*]")]
+Metrics = Annotated[
+    str | None, Parameter(help="Serve metrics of all jobs at this host:port.", show_default="none")
+]
 
 
 @app.command
@@ -94,6 +97,7 @@ def run(
     accept_loss: Annotated[
         bool, Parameter(help="Go on without records that retention took.", negative="")
     ] = False,
+    metrics: Metrics = None,
     options: Options = Options(),
 ) -> int:
     """Run one job: what its topic holds now, or on and on with --live.
@@ -104,10 +108,12 @@ def run(
     from penstock.pipeline.access import settings_for
     from penstock.pipeline.jobs import find_job
 
-    found = find_job(settings_for(options.layout, settings), job)
-    _, runner = _runner(settings, master, options)
-    with _watching(job) as observe, _until_signal() as stopped:
-        outcome = runner.run(found, live=live, accept_loss=accept_loss, observe=observe, stopped=stopped)
+    wanted = settings_for(options.layout, settings)
+    found = find_job(wanted, job)
+    with _serving(wanted, metrics):
+        _, runner = _runner(settings, master, options)
+        with _watching(job) as observe, _until_signal() as stopped:
+            outcome = runner.run(found, live=live, accept_loss=accept_loss, observe=observe, stopped=stopped)
     _show_outcome(outcome, options)
     return Exit.FINE
 
@@ -118,6 +124,7 @@ def schedule(
     settings: SettingsFile = None,
     master: Master = None,
     once: Annotated[bool, Parameter(help="Run what is due, then end.", negative="")] = False,
+    metrics: Metrics = None,
     options: Options = Options(),
 ) -> int:
     """Run every job that has a rhythm, when it is due, until stopped.
@@ -125,11 +132,15 @@ def schedule(
     Example:  penstock pipeline schedule --settings pipeline.yaml
     """
     _need_spark()
+    from penstock.pipeline.access import settings_for
     from penstock.pipeline.jobs import all_jobs
     from penstock.pipeline.schedule import keep_time
 
-    wanted, runner = _runner(settings, master, options)
-    with _until_signal() as stopped:
+    wanted = settings_for(options.layout, settings)
+    with ExitStack() as stack:
+        stack.enter_context(_serving(wanted, metrics))
+        _, runner = _runner(settings, master, options)
+        stopped = stack.enter_context(_until_signal())
 
         def carry_out(job: Job) -> None:
             _show_outcome(runner.run(job, stopped=stopped), options)
@@ -205,13 +216,16 @@ def backfill(
     from penstock.pipeline.backfill import chosen_range
     from penstock.pipeline.jobs import find_job
     from penstock.pipeline.kafka import look_at
+    from penstock.pipeline.runner import only_run
+    from penstock.pipeline.status import job_files
 
-    found = find_job(settings_for(options.layout, settings), job)
-    connection = connection_for(settings_for(options.layout, settings), options.layout)
+    wanted = settings_for(options.layout, settings)
+    found = find_job(wanted, job)
+    connection = connection_for(wanted, options.layout)
     topic = asyncio.run(look_at(connection, found.source.topic, job=job))
     chosen_range(topic, job, start, until)  # a wrong range is told before Spark is started
     _, runner = _runner(settings, master, options)
-    with progress(f"reading {found.source.topic} again"):
+    with only_run(job_files(wanted.state, job), job), progress(f"reading {found.source.topic} again"):
         filled = fill(runner.tables, found, connection, topic, start, until)
     row = {"job": job, "records": filled.records, "rejected": filled.rejected}
     show(
@@ -304,6 +318,7 @@ def invoices(
     Example:  penstock pipeline invoices june.csv --from 2026-06-01 --until 2026-06-30
     """
     _need_spark()
+    from penstock.pipeline.failure import naming
     from penstock.pipeline.invoices import Paper, invoice_lines, write_lines
 
     suffix = file.suffix.removeprefix(".")
@@ -313,8 +328,9 @@ def invoices(
         )
     wanted, runner = _runner(settings, master, options)
     _need_table(runner, wanted, "platform.usage_daily", "metering")
-    lines = invoice_lines(runner.tables.frame("platform.usage_daily"), first, last, tenant)
-    write_lines(lines, file, Paper(suffix))
+    with naming("the use of tenants"):
+        lines = invoice_lines(runner.tables.frame("platform.usage_daily"), first, last, tenant)
+        write_lines(lines, file, Paper(suffix))
     tell(f"{len(lines)} lines in {plain(str(file))}")
     return Exit.FINE
 
@@ -332,13 +348,16 @@ def slo(
     Example:  penstock pipeline slo --plot slo.html
     """
     _need_spark()
+    from penstock.pipeline.failure import naming
     from penstock.pipeline.report import draw, weeks_of
 
     wanted, runner = _runner(settings, master, options)
     _need_table(runner, wanted, "platform.slo_fleet", "slo")
-    weeks = weeks_of(runner.tables.frame("platform.slo_fleet"))
+    with naming("the fleet's SLO"):
+        weeks = weeks_of(runner.tables.frame("platform.slo_fleet"))
+        if plot is not None:
+            draw(weeks, plot)
     if plot is not None:
-        draw(weeks, plot)
         tell(f"drawn: {plain(str(plot))}")
     rows = [asdict(week) for week in weeks]
     view = [
@@ -383,8 +402,9 @@ def rebuild(
     from penstock.cli.olep import find_application
     from penstock.olep.codec import JsonCodec
     from penstock.pipeline.access import connection_for, settings_for
+    from penstock.pipeline.folding import Task
     from penstock.pipeline.kafka import committed_by, look_at
-    from penstock.pipeline.rebuild import Task, kafka_form, rebuild_files
+    from penstock.pipeline.rebuild import kafka_form, rebuild_files
 
     found = find_application(application)
     if state.exists() and any(state.iterdir()):
@@ -422,6 +442,26 @@ def _runner(file: Path | None, master: str | None, options: Options) -> tuple[Pi
     connection = connection_for(settings, options.layout)
     with progress("starting Spark"):
         return settings, runner_for(settings, connection)
+
+
+@contextmanager
+def _serving(settings: PipelineSettings, address: str | None) -> Iterator[None]:
+    if address is None:
+        yield
+        return
+    from penstock.pipeline.metrics import serving
+
+    host, colon, port = address.rpartition(":")
+    with ExitStack() as stack:
+        try:
+            if not (host and colon and port.isdecimal()):
+                raise ValueError("expected host:port")
+            stack.enter_context(serving(settings.state, host, int(port)))
+        except (OSError, OverflowError, ValueError) as error:
+            raise SettingInvalid(
+                where="flags", key="--metrics", value=address, expected=str(error)
+            ) from error
+        yield
 
 
 def _show_outcome(outcome: Outcome, options: Options) -> None:

@@ -2,16 +2,18 @@
 
 Rows of the range take the place of those that are there, known by partition and offset (by the key,
 in a table of upserts); rejected records of the range are listed anew. Doing it twice changes
-nothing, and the job's own position is not touched.
+nothing, and the job's own position is not touched. What lies beyond that is not read: the job's
+next run would write it a second time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from penstock.model import faults
 from penstock.model.errors.pipeline import JobInvalid, RangeInvalid
 from penstock.pipeline.batch import BatchWriter
 from penstock.pipeline.columns import DELETED, OFFSET, PARTITION
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from penstock.pipeline.settings import Connection
 
 BACKFILL: Final = "penstock.backfill"
+ROWS_PUT: Final = faults.declare(
+    "pipeline.backfill.put", "rows of the range are in their table, its rejected records are as they were"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,17 @@ def parse_offsets(text: str, *, job: str, held: str) -> dict[int, int]:
     return found
 
 
-def chosen_range(topic: TopicFacts, job: str, start: str | None, end: str | None) -> tuple[Offsets, Offsets]:
-    """Both ends for every partition: what is not named is everything. Raises RangeInvalid."""
+def chosen_range(
+    topic: TopicFacts, job: str, start: str | None, end: str | None, *, read: Offsets | None = None
+) -> tuple[Offsets, Offsets]:
+    """Both ends for every partition: what is not named is everything, as far as it was `read`.
+
+    Raises RangeInvalid.
+    """
+    if read is not None:
+        reach = {p: max(first, min(topic.end[p], read.get(p, first))) for p, first in topic.start.items()}
+        topic = replace(topic, end=reach)
+    inside = "in the topic" if read is None else "in what the job has read of the topic"
     held = ", ".join(f"{p}:{topic.start[p]} to {p}:{topic.end[p]}" for p in sorted(topic.start))
     begin = {**topic.start, **(parse_offsets(start, job=job, held=held) if start else {})}
     until = {**topic.end, **(parse_offsets(end, job=job, held=held) if end else {})}
@@ -61,9 +75,7 @@ def chosen_range(topic: TopicFacts, job: str, start: str | None, end: str | None
         if partition not in topic.start:
             raise RangeInvalid(job=job, reason=f"there is no partition {partition}", held=held)
         if not topic.start[partition] <= begin[partition] <= until[partition] <= topic.end[partition]:
-            reason = (
-                f"partition {partition} from {begin[partition]} until {until[partition]} is not in the topic"
-            )
+            reason = f"partition {partition} from {begin[partition]} until {until[partition]} is not {inside}"
             raise RangeInvalid(job=job, reason=reason, held=held)
     return begin, until
 
@@ -72,15 +84,21 @@ def backfill(
     tables: Tables, job: Job, connection: Connection, topic: TopicFacts, start: str | None, end: str | None
 ) -> Refilled:
     """Raises RangeInvalid, JobInvalid for rows that do not know their offsets, SparkFailed, RoomMissing."""
-    begin, until = chosen_range(topic, job.name, start, end)
     writer = BatchWriter(job, tables)
     writer.prepare()
-    records = _records(tables, job, connection, begin, until)
-    rows = writer.rows(records, lambda _: None)
-    said = {BACKFILL: job.name}
     with naming(f"backfill of {job.name}"):
+        last = tables.newest(job.sink.table, job=job.name)
+        read = last.end if last is not None else {}
+        begin, until = chosen_range(topic, job.name, start, end, read=read)
+        if job.sink.mode is Mode.UPSERT:
+            # What came later may have replaced or removed a row: it has to be seen as well.
+            _, until = chosen_range(topic, job.name, None, None, read=read)
+        records = _records(tables, job, connection, begin, until)
+        rows = writer.rows(records, lambda _: None)
+        said = {BACKFILL: job.name}
         count = records.count()
         _put(tables, job, writer.good(rows), said)
+        faults.reach(ROWS_PUT)
         rejected = _renew_rejected(tables, job, writer.bad(rows), begin, until, said)
         if job.derived:
             derive(job, tables)
@@ -113,11 +131,21 @@ def _put(tables: Tables, job: Job, good: DataFrame, said: dict[str, str]) -> Non
 def _renew_rejected(
     tables: Tables, job: Job, bad: DataFrame, begin: Offsets, until: Offsets, said: dict[str, str]
 ) -> int:
+    """In one commit: a crash leaves the old list or the new one."""
     inside = " OR ".join(
-        f"({PARTITION} = {p} AND {OFFSET} >= {begin[p]} AND {OFFSET} < {until[p]})" for p in begin
+        f"(t.{PARTITION} = {p} AND t.{OFFSET} >= {begin[p]} AND t.{OFFSET} < {until[p]})" for p in begin
     )
-    tables.session.sql(f"DELETE FROM {tables.full(job.sink.rejected)} WHERE {inside}")
-    count = bad.count()
-    if count:
-        tables.append(bad, job.sink.rejected, said)
-    return count
+    name = "penstock_rejected"
+    bad.createOrReplaceTempView(name)
+    session = bad.sparkSession
+    try:
+        with tables.saying(session, said):
+            session.sql(
+                f"MERGE INTO {tables.full(job.sink.rejected)} t USING {name} s "
+                f"ON t.{PARTITION} = s.{PARTITION} AND t.{OFFSET} = s.{OFFSET} "
+                f"WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT * "
+                f"WHEN NOT MATCHED BY SOURCE AND ({inside}) THEN DELETE"
+            )
+        return bad.count()
+    finally:
+        session.catalog.dropTempView(name)

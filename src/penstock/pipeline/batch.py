@@ -117,6 +117,8 @@ class BatchWriter:
         if rejected:
             rows = self.rows(records, lambda _: None)
             self.tables.append(self.bad(rows), self.job.sink.rejected, commit.properties())
+            # Tasks that were done again, since an executor was lost, have counted theirs twice.
+            rejected = self.tables.added(self.job.sink.rejected)
         faults.reach(REJECTED_COMMITTED)
         return Written(repeated, rejected, 2 if rejected else 1)
 

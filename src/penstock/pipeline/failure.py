@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 from penstock.model.errors import PenstockError
 from penstock.model.errors.pipeline import RoomMissing, SparkFailed
+from penstock.pipeline.java import java_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ LOG_CHARACTERS_MAX: Final = 2000
 REASON_CHARACTERS_MAX: Final = 300
 CAUSES_MAX: Final = 20  # of one error: Java lets a cause be its own
 _CAUSE: Final = "Caused by:"
+_TRACE: Final = "Traceback (most recent call last):"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 # As the C library, Hadoop and SQLite put it.
 _FULL_WORDS: Final = ("no space left on device", "disk quota exceeded", "sqlite_full", "disk is full")
@@ -39,7 +41,9 @@ def named(error: BaseException, what: str) -> PenstockError:
         full = str(error)
     if full is not None:
         return RoomMissing(what=what, reason=_short(full))
-    return SparkFailed(what=what, reason=first_line(error), log=str(error).strip()[-LOG_CHARACTERS_MAX:])
+    ended = java_status()
+    reason = first_line(error) if ended is None else f"its Java process has ended, with status {ended}"
+    return SparkFailed(what=what, reason=reason, log=str(error).strip()[-LOG_CHARACTERS_MAX:])
 
 
 @contextmanager
@@ -71,10 +75,21 @@ def told(error: BaseException) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """What Spark or Java said, without its stack."""
+    """What Spark, Java or a Python worker said, without its stack."""
+    raised = _raised_by_worker(str(error))
+    if raised is not None:
+        return _short(raised)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = next((line for line in lines if line.startswith(_CAUSE)), None)
     return _short(cause or (lines or [type(error).__name__])[0])
+
+
+def _raised_by_worker(text: str) -> str | None:
+    """The line after the stack that a Python worker sent: frames are indented, the error is not."""
+    _, trace, frames = text.rpartition(_TRACE)
+    if not trace:
+        return None
+    return next((line for line in frames.splitlines() if line and not line[0].isspace()), None)
 
 
 def _short(line: str) -> str:

@@ -6,12 +6,15 @@ Lines are sorted, and numbers are whole, so that two exports of the same use are
 from __future__ import annotations
 
 import csv
+import io
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
+
+from penstock.fleet.layout import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,18 +57,23 @@ def invoice_lines(daily: DataFrame, first: date, last: date, tenant: str | None 
 
 
 def write_lines(lines: Sequence[Line], path: Path, form: Paper) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The file, whole or not at all."""
     rows = [asdict(line) for line in lines]
     if form is Paper.PARQUET:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         kinds = [pa.field(name, pa.int64() if name == "used" else pa.string()) for name in COLUMNS]
-        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), path)
+        out = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), out)
+        content: str | bytes = out.getvalue().to_pybytes()
     elif form is Paper.JSON:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        content = "".join(json.dumps(row) + "\n" for row in rows)
     else:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+        content = text.getvalue()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)

@@ -71,6 +71,20 @@ def source_options(connection: Connection, source: Source, *, accept_loss: bool 
     }
 
 
+def sink_options(connection: Connection, topic: str) -> dict[str, str]:
+    """For frames with `value`, and `key` and `headers` if they have them, written to a topic.
+
+    At least once: Spark writes rows of a task that failed again. Give each a key or a header by which
+    readers know it.
+    """
+    return security_options(connection) | {
+        "topic": topic,
+        "includeHeaders": "true",
+        "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",
+    }
+
+
 def offsets_option(topic: str, at: Offsets) -> str:
     return json.dumps({topic: {str(partition): offset for partition, offset in sorted(at.items())}})
 

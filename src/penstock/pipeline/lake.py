@@ -33,6 +33,7 @@ TABLE_PROPERTIES: Final = {
     "write.merge.distribution-mode": "none",
     "write.delete.distribution-mode": "none",
 }
+ADDED_ROWS: Final = "added-records"  # of a commit's summary, Iceberg's own word
 _CONF_PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
 
@@ -122,6 +123,10 @@ class Tables:
             if BATCH in summary and (job in (None, summary[JOB])) and (query in (None, summary[QUERY])):
                 return Commit.of(summary)
         return None
+
+    def added(self, table: str) -> int:
+        """Rows that came with the newest commit."""
+        return next((int(said.get(ADDED_ROWS, 0)) for _, said in self.snapshots(table)), 0)
 
     def current_snapshot(self, table: str) -> int | None:
         return next((snapshot for snapshot, _ in self.snapshots(table)), None)

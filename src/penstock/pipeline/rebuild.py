@@ -20,33 +20,31 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import Row
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from penstock.fleet.layout import write_atomically
 from penstock.model import faults
 from penstock.model.errors.olep import HistoryMissing
-from penstock.olep.event import Record
-from penstock.olep.fold import LAYER_TABLES, Batch, Fold, Outgoing, Source, Watch
+from penstock.olep.fold import LAYER_TABLES, Batch, Outgoing
 from penstock.olep.store import fingerprint
 from penstock.olep.store.sqlite import SqliteStores
 from penstock.pipeline.failure import naming
+from penstock.pipeline.folding import OUTGOING_DDL, FoldProcessor, decoded
 from penstock.pipeline.kafka import offsets_option, security_options
 from penstock.pipeline.ledger import read, written
+from penstock.pipeline.query import carry_through
+from penstock.pipeline.session import share_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.olep.application import Application
-    from penstock.olep.codec import Codec
     from penstock.olep.rows import Changes
     from penstock.olep.store import Stores
-    from penstock.olep.table import Key, Table
-    from penstock.pipeline.ledger import Offsets, TopicFacts
+    from penstock.pipeline.folding import Task
+    from penstock.pipeline.ledger import TopicFacts
     from penstock.pipeline.settings import Connection
 
 BATCH_FOLDED: Final = faults.declare(
@@ -55,22 +53,6 @@ BATCH_FOLDED: Final = faults.declare(
 STORE_WRITTEN: Final = faults.declare(
     "pipeline.rebuild.stored", "the log is folded, and the store of one partition more is written"
 )
-BATCH_EVENTS_MAX: Final = 500_000
-OUTGOING_DDL: Final = "partition int, position bigint, log string, key binary, value binary"
-_BYTES: Final = "~"
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is folded: an application's log, from its beginning to a position."""
-
-    application: Application
-    log: str  # the name its events know it by
-    topic_id: str  # as executors write it
-    codec: Codec
-    until: Offsets
-    sent: Offsets  # what lies below was sent by an executor before
-    batch_events_max: int = BATCH_EVENTS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,82 +62,9 @@ class Rebuilt:
     outgoing: int  # events left for the executor to send
 
 
-class FoldProcessor(StatefulProcessor):
-    """One partition of the log: its rows are in map states, one for each table."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-
-    def init(self, handle: Any) -> None:
-        tables = (*self.task.application.tables, *LAYER_TABLES)
-        self._maps = {t.name: handle.getMapState(t.name, "key string", "row string") for t in tables}
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802,N803 - the API's names
-        partition = int(key[0])
-        records = sorted((Record(row.offset, row.key, row.value) for row in rows), key=lambda r: r.offset)
-        source = Source(self.task.log, self.task.topic_id, partition)
-        fold = Fold(self.task.application, source, self.task.codec, MapReader(self._maps), watch=Watch.NEVER)
-        sent = self.task.sent.get(partition, 0)
-        before = [record for record in records if record.offset < sent]
-        after = records[len(before) :]
-        for part, keep in ((before, False), (after, True)):
-            if part:
-                batch = fold.take(part, part[0].offset)
-                self._store(batch)
-                fold.settle()
-                if batch.stopped is not None:
-                    raise batch.stopped
-                if keep:
-                    for log, to, value in batch.outgoing:
-                        yield Row(partition=partition, position=batch.position, log=log, key=to, value=value)
-
-    def _store(self, batch: Batch) -> None:
-        for name, changes in batch.changes.items():
-            for key, row in changes.items():
-                if row is None:
-                    self._maps[name].removeKey((encoded(key),))
-                else:
-                    self._maps[name].updateValue((encoded(key),), (encoded(row),))
-        tables = {table.name: table for table in self.task.application.tables}
-        for name, appended in batch.appends.items():
-            for row in appended:
-                self._maps[name].updateValue((encoded(tables[name].key_of(row)),), (encoded(row),))
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class MapReader:
-    """Reads rows of the state for a fold."""
-
-    def __init__(self, maps: Mapping[str, Any]) -> None:
-        self._maps = maps
-
-    def load(self, table: Table[Any], key: Key) -> tuple[Any, ...] | None:
-        found = self._maps[table.name].getValue((encoded(key),))
-        return None if found is None else decoded(found[0])
-
-    def scan(self, table: Table[Any]) -> list[tuple[Any, ...]]:
-        states = self._maps[table.name]
-        return [decoded(row[0]) for _, row in states.iterator()] if states.exists() else []
-
-
 def kafka_form(topic_id: str) -> str:
     """A topic's id as Kafka and executors write it, from 32 hexadecimal digits."""
     return base64.urlsafe_b64encode(bytes.fromhex(topic_id)).decode().rstrip("=")
-
-
-def encoded(value: Any) -> str:
-    """A key or a row as text; equal values have equal texts."""
-    return json.dumps(value, default=_tagged, separators=(",", ":"))
-
-
-def _tagged(value: bytes) -> dict[str, str]:
-    return {_BYTES: base64.b64encode(value).decode()}
-
-
-def decoded(text: str) -> tuple[Any, ...]:
-    return tuple(json.loads(text, object_hook=lambda found: base64.b64decode(found[_BYTES])))
 
 
 def rebuild(
@@ -175,6 +84,7 @@ def rebuild(
             raise HistoryMissing(topic=topic.name, partition=partition, start=start, position=0)
     with naming(f"the rebuild of {task.application.name}"):
         task = _begun(task, directory)
+        share_code(session, task.application.decide.__module__)
         _fold(session, connection, topic, task, directory)
         done = _hand_over(session, task, directory, stores)
         shutil.rmtree(directory)
@@ -230,8 +140,14 @@ def _fold(
         FoldProcessor(task), OUTGOING_DDL, outputMode="Append", timeMode="None"
     )
 
+    failure: list[PySparkException] = []  # Spark itself tells no more than that there was one
+
     def keep(frame: DataFrame, batch: int) -> None:
-        frame.write.mode("overwrite").parquet(str(directory / "outgoing" / f"batch={batch}"))
+        try:
+            frame.write.mode("overwrite").parquet(str(directory / "outgoing" / f"batch={batch}"))
+        except PySparkException as error:
+            failure.append(error)
+            raise
         faults.reach(BATCH_FOLDED)
 
     query = (
@@ -239,9 +155,11 @@ def _fold(
         .option("checkpointLocation", str(directory / "checkpoint"))
         .outputMode("append")
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    try:
+        carry_through(query.start)  # each batch begins with a Python process of its own
+    except StreamingQueryException as error:
+        raise (failure[-1] if failure else error) from None
 
 
 def _hand_over(session: SparkSession, task: Task, directory: Path, stores: Stores) -> Rebuilt:

@@ -8,6 +8,8 @@ import io
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.fleet.layout import write_atomically
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -51,7 +53,7 @@ def draw(weeks: Sequence[Week], path: Path) -> None:
     picture = _picture(weeks)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != ".html":
-        path.write_bytes(picture)
+        write_atomically(path, picture)
         return
     names = list(Week.__dataclass_fields__)
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
@@ -60,12 +62,12 @@ def draw(weeks: Sequence[Week], path: Path) -> None:
         for week in weeks
     )
     encoded = base64.b64encode(picture).decode()
-    path.write_text(
+    write_atomically(
+        path,
         '<!doctype html><meta charset="utf-8"><title>Fleet SLO</title>'
         "<style>body{font:14px system-ui;margin:2em}td,th{padding:.2em .8em;text-align:right}</style>"
         f'<h1>Fleet SLO, week over week</h1><img alt="weekly latency" src="data:image/png;base64,{encoded}">'
         f"<table><tr>{head}</tr>{body}</table>",
-        encoding="utf-8",
     )
 
 

@@ -28,6 +28,7 @@ from penstock.pipeline.failure import SPARK_ERRORS, named, naming
 from penstock.pipeline.kafka import look_at, offsets_option, publish_position, source_options
 from penstock.pipeline.lake import Tables
 from penstock.pipeline.ledger import Commit, behind, read, where_to_start, written
+from penstock.pipeline.query import ending
 from penstock.pipeline.status import JobStatus, State, job_files, write_status
 from penstock.pipeline.view import LakeView
 
@@ -192,22 +193,18 @@ class _Run:
             .start()
         )
         try:
-            while not query.awaitTermination(POLL_SECONDS):
-                self._show(query)
-                if stopped():
-                    break
-                if live and time.monotonic() - self.derived_at > LIVE_DERIVE_SECONDS:
-                    self._derive()
-            _end(query)
+            with ending(query):
+                while not query.awaitTermination(POLL_SECONDS):
+                    self._show(query)
+                    if stopped():
+                        break
+                    if live and time.monotonic() - self.derived_at > LIVE_DERIVE_SECONDS:
+                        self._derive()
             self._show(query)
         except Exception as error:
-            _end(query)
             if self.failure is not None:
                 raise self.failure from None
             raise named(error, self.job.name) from error
-        except BaseException:
-            _end(query)
-            raise
 
     def _batch(self, frame: DataFrame, batch: int, topic: TopicFacts) -> None:
         directory = self.files.checkpoint
@@ -269,16 +266,6 @@ class _Run:
         """And tells whoever watches."""
         self.keep(**changes)
         self.observe(self.said)
-
-
-def _end(query: Any) -> None:
-    """Stops a query that runs; one whose Java is gone does not."""
-    try:
-        active = query.isActive
-    except SPARK_ERRORS:
-        return
-    if active:
-        query.stop()
 
 
 @contextmanager

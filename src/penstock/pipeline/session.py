@@ -59,6 +59,8 @@ def open_session(lake: Lake, engine: Engine, *, scratch: Path) -> SparkSession:
 def _first_session(engine: Engine, scratch: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.java import hush
+
     find_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if stays_here(engine.master):
@@ -74,6 +76,7 @@ def _first_session(engine: Engine, scratch: Path) -> SparkSession:
         raise SparkFailed(what=f"a session on {engine.master}", reason=_line(error), log="above") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # Spark takes Ctrl-C for itself, unasked
+    hush(session)
     if not is_local(engine.master):
         session.sparkContext.addPyFile(str(package_archive(scratch)))
     return session
@@ -166,11 +169,30 @@ def stays_here(master: str) -> bool:
 
 def package_archive(scratch: Path) -> Path:
     """This package as a zip file, for executors on machines that do not have it."""
-    path = scratch / "penstock.zip"
+    return _archive(_PACKAGE, scratch / "penstock.zip")
+
+
+def share_code(session: SparkSession, module: str) -> None:
+    """Gives executors on other machines the package that a module is in: somebody's own code.
+
+    Those of a local master find it as this process did.
+    """
+    context = session.sparkContext
+    top = module.partition(".")[0]
+    if is_local(str(context.master)) or top in (_PACKAGE.name, "__main__"):
+        return
+    found = sys.modules[top]
+    scratch = Path(context.getConf().get("spark.local.dir") or tempfile.gettempdir()).parent
+    folders = [*getattr(found, "__path__", ())]
+    shared = _archive(Path(folders[0]), scratch / f"{top}.zip") if folders else Path(str(found.__file__))
+    context.addPyFile(str(shared))
+
+
+def _archive(package: Path, path: Path) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(_PACKAGE.rglob("*")):
+        for file in sorted(package.rglob("*")):
             if file.is_file() and file.suffix in {".py", ".xml", ".sha256", ".yaml", ".properties", ".bin"}:
-                archive.write(file, file.relative_to(_PACKAGE.parent))
+                archive.write(file, file.relative_to(package.parent))
     return path
 
 

@@ -84,6 +84,12 @@ def read_status(files: JobFiles, job: str) -> JobStatus:
     return status
 
 
+def every_status(state: Path) -> list[JobStatus]:
+    """Of all jobs that ever ran with this state directory, by their names."""
+    found = sorted(state.glob("*/status.json"))
+    return [read_status(JobFiles(path.parent), path.parent.name) for path in found]
+
+
 def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)

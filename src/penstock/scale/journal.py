@@ -82,7 +82,7 @@ class TopicJournal:
         self._route = LeaderOf(topic, 0)
 
     async def prepare(self) -> None:
-        """Makes the topic if there is none, and returns when it has a leader."""
+        """Makes the topic if there is none, and returns when it has a leader that knows it is one."""
         configs = {
             "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS), "segment.ms": str(SEGMENT_MS),
         }  # fmt: skip
@@ -92,6 +92,18 @@ class TopicJournal:
             raise made
         while (await self._client.leaders([self._topic], strict=False)).get((self._topic, 0), -1) < 0:
             await asyncio.sleep(READY_POLL_SECONDS)
+        while not await self._led():
+            await asyncio.sleep(READY_POLL_SECONDS)
+
+    async def _led(self) -> bool:
+        """Others may say who leads before that one has heard of it."""
+        try:
+            await self._find(At.LATEST)
+        except PenstockError as failure:
+            if isinstance(failure, KafkaMissing) or failure.retriable:
+                return False
+            raise
+        return True
 
     async def publish(self, told: Sequence[Told]) -> None:
         """Acknowledged by all in-sync replicas when it returns."""

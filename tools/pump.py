@@ -77,9 +77,11 @@ def build(scratch: Path) -> None:
         [*options, *paths],
         only_compile_paths=paths,
         group_name=GROUP,
-        opt_level="2",
+        opt_level="3",
         target_dir=str(scratch / "source"),
     )
+    for extension in extensions:
+        extension.extra_compile_args += ["-fvisibility=hidden"]
     arguments = ["build_ext", "--build-lib", str(scratch / "made"), "--build-temp", str(scratch / "objects")]
     setup(name="pump", ext_modules=extensions, packages=[], script_args=arguments)
 

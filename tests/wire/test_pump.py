@@ -54,6 +54,13 @@ def test_without_compiled_code_the_sources_are_run(tmp_path: Path) -> None:
     assert state_of(tmp_path, tmp_path) is Pump.PYTHON
 
 
+def test_a_package_in_an_archive_has_no_compiled_code(tmp_path: Path) -> None:
+    archive = tmp_path / "penstock.zip"
+    archive.write_bytes(b"PK")
+
+    assert state_of(archive / "penstock" / ".compiled", archive / "penstock") is Pump.PYTHON
+
+
 def test_what_is_compiled_in_is_looked_at_as_well() -> None:
     names = {path.name for path in sources()}
 

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 # What a frame passes through. Classes here have no attributes but those they declare, and no base from
 # outside: mypyc makes structs of them.
 MODULES: Final = (
+    "penstock.wire.passing",
     "penstock.wire.splice",
     "penstock.gateway.metering",
     "penstock.gateway.repeats",
     "penstock.gateway.session",
     "penstock.gateway.throttled",
+    "penstock.gateway.topics",
 )
 VARIABLE: Final = "PENSTOCK_PUMP"  # "python": run the sources, whatever was compiled
 SOURCES_FILE: Final = "sources"  # what it was compiled from: size, time, digest and path of each
@@ -45,7 +47,7 @@ def state_of(folder: Path, package: Path = PACKAGE) -> Pump:
     """Whether the code in a folder is of the sources of this package."""
     try:
         lines = (folder / SOURCES_FILE).read_text().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter where the package is read from an archive
         return Pump.PYTHON
     return Pump.COMPILED if all(_is_same(line, package) for line in lines) else Pump.STALE
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.control import decisions
-from penstock.control.adopted import ADOPTED, AdoptedProvisioner
+from penstock.control.adopted import ADOPTED, AdoptedProvisioner, fused
 from penstock.control.decisions import ClusterAsk
 from penstock.control.local import LocalProvisioner, stop_dedicated
 from penstock.control.provisioning import Provisioners
-from penstock.fleet.adopt import Target, adopt, load_adopted
-from penstock.fleet.capabilities import Capability
+from penstock.control.rights import Granter
+from penstock.control.wanted import Rights
+from penstock.fleet.adopt import Adopted, Target, adopt, load_adopted
+from penstock.fleet.capabilities import Capability, Seen, capability_table
 from penstock.fleet.layout import Layout, write_atomically
-from penstock.fleet.passwords import PLATFORM_USER
+from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.states_topic import GATEWAY_USER
 from penstock.kafka import topics, users
 from penstock.kafka.client import Client
@@ -149,6 +152,36 @@ async def test_what_a_cluster_does_not_allow_is_said_by_name(control_fleet: Flee
         await AdoptedProvisioner(layout, gateways=False).admit("west")
 
     assert refused.value.facts["capability"] == Capability.ACLS
+
+
+def test_a_cluster_that_allows_no_client_quotas_goes_without_the_fuse_and_says_so() -> None:
+    seen = Seen(frozenset(), {}, {}, quotas_refused="denied")
+    known = Adopted("west", "k", "127.0.0.1:1", None, 1, (), 0, capability_table(seen))
+
+    with capture_logs() as logged:
+        assert not fused(known)
+
+    assert "client-quotas" in logged[0]["error"]
+    assert "denied" in logged[0]["error"]
+
+
+async def test_without_the_fuse_users_are_given_and_taken_and_no_quota_is_asked_for() -> None:
+    asked: list[str] = []
+
+    class Noting:
+        async def call(self, api: str, *_: object, **__: object) -> dict[str, list[object]]:
+            asked.append(api)
+            deleted = {"ErrorCode": 0, "ErrorMessage": None, "MatchingAcls": []}
+            return {"Results": [], "FilterResults": [deleted], "Entries": []}
+
+    user = "lkc-000000_sa-000000"
+    for granted in (True, False):
+        granter = Granter(cast("Client", Noting()), PlatformKey(b"k" * 32), fused=granted)
+        await granter.give(Rights({user: 0}, rates={user: {"producer_byte_rate": 1.0}}))
+        await granter.take([user])
+        assert ("AlterClientQuotas" in asked) is granted
+        assert "AlterUserScramCredentials" in asked
+        asked.clear()
 
 
 async def test_what_was_not_adopted_cannot_be_given(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.control import decisions
 from penstock.control.checker import Declared, Difference, Found, Kind, declared, differences
 from penstock.control.registry import Put
 from penstock.control.rules import Rule
-from penstock.control.wanted import Rights, tenant_rights, tenant_state
+from penstock.control.wanted import Rights, quota_for, tenant_rights, tenant_state
 from penstock.model.entities import ClusterState, Grant, PhysicalCluster, Role
 from penstock.model.ids import kafka_user
+from penstock.quota.fuse import fuse
 from tests.control.ground import PHYSICAL, Paper
 
 
@@ -76,6 +78,26 @@ def test_missing_and_undeclared_users_rules_and_rates_are_told(paper: Paper) -> 
         (Kind.UNDECLARED, "rule"),
         (Kind.DIFFERENT, "rate"),
     }
+
+
+def test_every_user_of_a_tenant_has_its_whole_quota_as_its_fuse(paper: Paper) -> None:
+    cluster = paper.registry.cluster("shop")
+    decided = decisions.create_account(paper.registry, paper.ask(), cluster.id, "app", Role.LIMITED, ())
+    paper.carry_out(paper.accept(decided).operation)
+
+    rates = tenant_rights(paper.registry, cluster).rates
+
+    assert len(rates) == 2
+    assert all(each == fuse(quota_for(paper.registry, cluster)) for each in rates.values())
+
+
+def test_where_the_platform_may_not_set_rates_none_are_missed(paper: Paper) -> None:
+    physical = paper.registry.need(PhysicalCluster, PHYSICAL)
+    seen = as_declared(paper)
+    without = replace(seen, rights=replace(seen.rights, rates={}))
+
+    assert differences(declared(paper.registry, physical, fused=False), without) == ()
+    assert {d.what for d in differences(wanted(paper), without)} == {"rate"}
 
 
 def test_topics_of_nobody_and_replicas_outside_the_cell_are_told(paper: Paper) -> None:

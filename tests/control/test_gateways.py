@@ -7,22 +7,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.control import decisions
+from penstock.control.gateways import Before
 from penstock.fleet.security import load_platform_key
 from penstock.gateway.config import GatewayConfig
 from penstock.gateway.server import Gateway
-from penstock.gateway.settings import GatewaySettings, TenantsFrom, parse_gateway
-from penstock.gateway.states_topic import StateSource, state_source, tenant_of
+from penstock.gateway.settings import GatewaySettings, TenantsFrom, parse_gateway, read_gateway_file
+from penstock.gateway.states_topic import StateSource, enforced_by, state_source, tenant_of
 from penstock.kafka.client import Client
 from penstock.kafka.log import read
 from penstock.kafka.partitions import TopicPartition
 from penstock.kafka.security import Login, Mechanism, Security
-from penstock.model.entities import ApiKey, NetworkRule
+from penstock.model.entities import ApiKey, BrokerPlace, NetworkRule
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import PlatformKeyMissing
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.errors.wire import LoginRefused
-from penstock.model.ids import BrokerId, PhysicalClusterId, ServiceAccountId
+from penstock.model.events import Dimension
+from penstock.model.ids import BrokerId, PhysicalClusterId, ServiceAccountId, Zone
 from penstock.model.tenantstate import AccountState, KeyState, TenantState
+from penstock.quota.tenants import SHARED
 from penstock.wire.records import Record
 from tests.control.conftest import open_office
 from tests.ground.gateway import brokers_of
@@ -196,6 +199,23 @@ def test_a_state_becomes_the_tenant_a_gateway_goes_by() -> None:
     assert tenant.limits.partitions_max == 40
     assert tenant.quota == {"ingress_bytes": 5e6}
     assert not tenant.network.admit("10.1.2.3")
+
+
+def test_request_time_is_shared_where_every_broker_s_metrics_are_known(tmp_path: Path) -> None:
+    places = tuple(BrokerPlace(BrokerId(n), Zone("a"), "127.0.0.1", 9000 + n) for n in (1, 2))
+    known = ((1, "127.0.0.1", 9401), (2, "::1", 9402))
+    time = Dimension.REQUEST_TIME_US
+    state = TenantState(id="lkc-000001", quota={str(time): 5e5})
+
+    for metrics, quota in ((known, {time: 5e5}), (known[:1], {}), ((), {})):
+        before = Before("east", "pkc-000000", places, tmp_path / "key", None, metrics, 4)
+        _, config = read_gateway_file(before.write(tmp_path / "gateway.yaml", [1, 2]))
+
+        told = [(int(b.id), b.metrics.host, b.metrics.port) for b in config.brokers if b.metrics is not None]
+        assert told == list(metrics)
+        assert {b.metrics.handler_threads for b in config.brokers if b.metrics is not None} <= {4}
+        assert tenant_of(state, enforced_by(config)).quota == quota
+        assert str(time) in SHARED
 
 
 def test_a_gateway_file_says_where_tenants_come_from(tmp_path: Path) -> None:

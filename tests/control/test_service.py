@@ -46,7 +46,7 @@ async def kafka(control_fleet: Fleet) -> AsyncIterator[Client]:
 async def test_a_new_cluster_has_its_user_its_rights_and_its_state(
     office: Office, kafka: Client, unique: Callable[[str], str]
 ) -> None:
-    cluster = await office.create(unique("shop"), overrides={"ingress_bytes": 1e6})
+    cluster = await office.create(unique("shop"))
 
     (account,) = office.plane.registry.accounts(cluster.id)
     user = kafka_user(cluster.tenant, account.account)
@@ -55,8 +55,32 @@ async def test_a_new_cluster_has_its_user_its_rights_and_its_state(
     assert cluster.state is ClusterState.READY
     assert user in seen.rights.users
     assert Rule(user, "topic", f"{cluster.id}_", "prefixed", "all") in seen.rights.rules
-    assert seen.rights.rates[user]["producer_byte_rate"] == 1e6
     assert seen.states[cluster.id].accounts[0].id == account.id
+
+
+async def test_the_fuse_follows_the_quota_and_goes_with_the_tenant(
+    office: Office, kafka: Client, unique: Callable[[str], str]
+) -> None:
+    cluster = await office.create(unique("shop"), overrides={"ingress_bytes": 1e6, "egress_bytes": 2e6})
+    (account,) = office.plane.registry.accounts(cluster.id)
+    user = kafka_user(cluster.tenant, account.account)
+
+    async def rates() -> dict[str, float]:
+        await office.as_declared()
+        return dict((await found(kafka)).rights.rates.get(user, {}))
+
+    made = await rates()
+    values = {"overrides": {"ingress_bytes": 3e6, "egress_bytes": 2e6}}
+    changed = await office.decide(
+        lambda r, a: decisions.update_cluster(r, a, cluster.id, None, values), LogicalCluster
+    )
+    await office.ended(changed.operation.id)
+    later = await rates()
+    await office.delete(cluster.id)
+
+    assert made == {"producer_byte_rate": 1_250_000.0, "consumer_byte_rate": 2_500_000.0}
+    assert later == {"producer_byte_rate": 3_750_000.0, "consumer_byte_rate": 2_500_000.0}
+    assert await rates() == {}
 
 
 async def test_a_deleted_cluster_leaves_nothing_behind(

@@ -43,6 +43,11 @@ def test_a_cluster_that_allows_everything_has_every_capability() -> None:
         (replace(EVERYTHING, acls_refused="SECURITY_DISABLED"), Capability.ACLS, "SECURITY_DISABLED"),
         (replace(EVERYTHING, users_refused="denied"), Capability.USERS, "denied"),
         (replace(EVERYTHING, quotas_refused="denied"), Capability.CLIENT_QUOTAS, "denied"),
+        (
+            replace(EVERYTHING, operations=frozenset({5, 7, 8, 10})),
+            Capability.CLIENT_QUOTAS,
+            "may not AlterConfigs",
+        ),
         (replace(EVERYTHING, metrics_refused="no address"), Capability.METRICS, "no address"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.fleet.layout import NodeLayout
 from penstock.fleet.parse import parse_fleet
-from penstock.fleet.render import LISTEN_BACKLOG, Credentials, as_text, node_properties
+from penstock.fleet.render import LISTEN_BACKLOG, Credentials, as_text, handler_threads, node_properties
 
 LAYOUT = NodeLayout(Path("/h/clusters/home/b1"))
 SECRETS = Credentials(node="node-secret", platform="platform-secret")
@@ -128,6 +128,13 @@ def test_without_tls_no_certificate_is_mentioned() -> None:
 
 def test_the_fleet_files_own_properties_win() -> None:
     assert properties(config={"num.io.threads": 9})["num.io.threads"] == "9"
+
+
+@pytest.mark.parametrize("config", [{}, {"num.io.threads": 9}])
+def test_handlers_are_counted_as_they_are_set(config: dict[str, int]) -> None:
+    spec = parse_fleet({"clusters": [{"config": config}]}).home
+
+    assert handler_threads(spec) == int(properties(config=config)["num.io.threads"])
 
 
 def test_credentials_do_not_show_themselves() -> None:

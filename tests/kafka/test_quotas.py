@@ -57,3 +57,11 @@ async def test_a_limit_that_kafka_does_not_know_is_refused(
     outcome = (await quotas.alter(client, {user: {"breath_rate": 1.0}}, validate_only=True))[user]
 
     assert isinstance(outcome, KafkaRefused)
+
+
+async def test_a_rate_of_broken_bytes_is_refused(client: Client, unique: Callable[[str], str]) -> None:
+    user = entity(user=unique("ada"))
+
+    outcome = (await quotas.alter(client, {user: {quotas.PRODUCER_BYTES: 1.5}}, validate_only=True))[user]
+
+    assert isinstance(outcome, KafkaRefused)

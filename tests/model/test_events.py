@@ -115,6 +115,7 @@ EXAMPLES: tuple[Event, ...] = (
         phase=Phase.LASTS,
         in_flight=412,
         waited_us=1_730_000,
+        handlers_busy=0.97,
     ),
 )
 by_kind = pytest.mark.parametrize("example", EXAMPLES, ids=lambda event: event.kind)
@@ -195,6 +196,7 @@ ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
         time_ms=st.integers(1 << 40, 1 << 62),
         in_flight=COUNT,
         waited_us=COUNT,
+        handlers_busy=st.none() | st.floats(0, 1),
     ),
     ack_ranges(),
     st.builds(

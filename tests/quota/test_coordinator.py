@@ -43,6 +43,7 @@ INGRESS = Dimension.INGRESS_BYTES
 QUOTA = 1_500_000.0
 POINTS = ("a", "b", "c")
 INTERVALS_MAX = 3
+INTERVAL_SECONDS = 3
 RECORD_BYTES = 20_000
 
 
@@ -130,21 +131,22 @@ class Ground:
             thread.join()
             producer.purge()
 
-    @contextmanager
-    def coordinator(self) -> Iterator[subprocess.Popen[bytes]]:
-        """A process of its own, on the home of the fleet."""
-        home = str(self.fleet.local.layout.home)
-        words = ["quota", "coordinate", "--interval", "3", "--home", home, "--until-stdin-ends"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *words], stdin=subprocess.PIPE, env=clean_environment()
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+
+@contextmanager
+def coordinator(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own, on the home of the fleet."""
+    home = str(fleet.local.layout.home)
+    words = ["quota", "coordinate", "--interval", str(INTERVAL_SECONDS), "--home", home, "--until-stdin-ends"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *words], stdin=subprocess.PIPE, env=clean_environment()
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 @contextmanager
@@ -207,7 +209,7 @@ def test_a_lopsided_tenant_gets_its_quota_within_three_intervals_and_keeps_it_wh
     ground: Ground,
 ) -> None:
     first, told = ground.points["a"], ground.told
-    with ground.traffic(), ground.coordinator() as coordinator:
+    with ground.traffic(), coordinator(ground.fleet) as decides:
         assert first.limit() == pytest.approx(QUOTA / len(POINTS))
 
         wait_for(lambda: told and share(told[-1]) >= 0.95, what="its share")
@@ -217,9 +219,9 @@ def test_a_lopsided_tenant_gets_its_quota_within_three_intervals_and_keeps_it_wh
         assert reached - throttled < INTERVALS_MAX
         wait_for(lambda: first.limit() >= 0.95 * QUOTA, what="its limit")
 
-        with ground.coordinator():
+        with coordinator(ground.fleet):
             before = told[-1]
-            coordinator.kill()
+            decides.kill()
             wait_for(lambda: told[-1].epoch > before.epoch, what="a successor")
             taken_over = len(told)
             wait_for(lambda: len(told) >= taken_over + 2, what="its decisions")

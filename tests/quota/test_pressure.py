@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from time import perf_counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.gateway.config import Broker, BrokerMetrics
+from penstock.gateway.metering import Source
 from penstock.gateway.pressure import PressureWatch, in_flight
 from penstock.kafka.connection import Connection
+from penstock.kafka.metrics import BrokerMetrics as BrokerMetricsTold
+from penstock.kafka.metrics import ControllerMetrics, NodeMetrics
+from penstock.model.errors.fleet import MetricsUnreachable
 from penstock.model.events import BrokerPressure, Phase
+from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 from penstock.quota.pressure import AGAIN_MS, SUSTAINED, Sample, Watched, watch
 from tests.ground.fleet import wait_for
 from tests.ground.gateway import new_access, start_gateway
@@ -20,6 +28,7 @@ from tests.ground.gateway import new_access, start_gateway
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.gateway.server import Gateway
     from tests.ground.fleet import Fleet
 
 SLOW, CALM, BETWEEN = 0.9, 0.1, 0.4
@@ -60,6 +69,57 @@ def test_every_spell_begins_before_it_lasts_or_ends_and_ends_once(waits: list[fl
 
     for before, after in zip([None, *told], told):
         assert (after is Phase.BEGAN) == (before in (None, Phase.ENDED))
+
+
+BROKERS = tuple(
+    Broker(BrokerId(n), Zone("a"), "127.0.0.1", 9000 + n, 0, {}, BrokerMetrics("127.0.0.1", 9400 + n, 4))
+    for n in (1, 2)
+)
+
+
+class Pressed:
+    """A gateway that has waited for its brokers for long, and brokers' agents, of which the second is ill."""
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(brokers=BROKERS)
+        self.counted_by = Source(PhysicalClusterId("pkc-000000"), "gw-1", "1")
+        waiting = [(0, SimpleNamespace(timed=True), perf_counter() - 60)]
+        self.sessions = {
+            n: SimpleNamespace(broker=broker, waiting=waiting) for n, broker in enumerate(BROKERS)
+        }
+        self.scrapes: list[int] = []
+        self.watch = PressureWatch(cast("Gateway", self), self.scrape)
+
+    async def scrape(self, host: str, port: int, *, timeout: float) -> NodeMetrics:
+        self.scrapes.append(port - 9400)
+        if port == 9402:
+            raise MetricsUnreachable(address=f"{host}:{port}", reason=f"no answer within {timeout} s")
+        return NodeMetrics(0.0, 0.0, BrokerMetricsTold(handler_idle_nanoseconds=5e9), ControllerMetrics())
+
+    async def seconds(self, count: int) -> list[BrokerPressure]:
+        events = []
+        for second in range(count):
+            events += self.watch.look(second * 1000)
+            await self.watch.confirm()
+        return events
+
+
+async def test_a_broker_that_is_waited_for_is_scraped_and_what_is_told_says_how_busy_it_was() -> None:
+    pressed = Pressed()
+
+    began = await pressed.seconds(SUSTAINED)
+
+    told = {int(event.broker): event.handlers_busy for event in began}
+    assert told == {1: 1.0, 2: None}  # idle no longer than before; and a scrape that fails harms nothing
+    assert pressed.scrapes.count(1) == SUSTAINED
+
+
+async def test_a_broker_that_answers_is_not_scraped() -> None:
+    calm = Pressed()
+    calm.sessions.clear()
+
+    assert await calm.seconds(SUSTAINED) == []
+    assert calm.scrapes == []
 
 
 @pytest.mark.kafka

@@ -13,6 +13,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 import yaml
 
 from penstock.control.gateways import GATEWAY_FILE, Before, free_ports, offered_bootstrap
@@ -38,12 +39,15 @@ if TYPE_CHECKING:
     from penstock.model.entities import PhysicalCluster
 
 ADOPTED: Final = "adopted"
-NEEDED: Final = (Capability.TOPICS, Capability.USERS, Capability.ACLS, Capability.CLIENT_QUOTAS)
+NEEDED: Final = (Capability.TOPICS, Capability.USERS, Capability.ACLS)
 FEATURE: Final = "a dedicated cluster"
+FUSE: Final = "quotas' fuse in the broker"  # tenants are held without it, by gateways alone
 NO_ZONE: Final = Zone("none")  # of brokers without a rack
 KAFKA_OWN: Final = "__"  # its internal topics begin so
 PLATFORM_OWN: Final = "_penstock."
 SHOWN_MAX: Final = 3  # names of what is there, in an error
+
+log = structlog.get_logger("penstock.control")
 
 
 class AdoptedProvisioner:
@@ -140,7 +144,18 @@ class AdoptedProvisioner:
             security=target.security,
             metrics=_metrics(places, target),
             tenants_bootstrap=offered_bootstrap(path),
+            fused=fused(known),
         )
+
+
+def fused(known: Adopted) -> bool:
+    """Whether brokers can hold tenants to their quotas, too; if not, it is said what is missing."""
+    try:
+        require(known.capabilities, Capability.CLIENT_QUOTAS, feature=FUSE, cluster=known.name)
+    except CapabilityMissing as missing:
+        log.warning("gateways alone hold its tenant", cluster=known.name, error=str(missing))
+        return False
+    return True
 
 
 async def _described(client: Client, known: Adopted) -> brokers.Description:

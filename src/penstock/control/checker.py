@@ -8,7 +8,7 @@ never deleted here: only an operation that was asked for destroys data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,8 @@ class Found:
     states: Mapping[str, TenantState] = field(default_factory=dict)
 
 
-def declared(registry: Registry, physical: PhysicalCluster) -> Declared:
+def declared(registry: Registry, physical: PhysicalCluster, *, fused: bool = True) -> Declared:
+    """Without rates where the platform may not set them."""
     rights = NOTHING
     revoked: frozenset[Rule] = frozenset()
     tenants: dict[str, frozenset[int]] = {}
@@ -72,6 +73,8 @@ def declared(registry: Registry, physical: PhysicalCluster) -> Declared:
         tenants[cluster.id] = frozenset(state.brokers if settled and state is not None else ())
         if state is not None:
             states[cluster.id] = state
+    if not fused:
+        rights = replace(rights, rates={})
     return Declared(rights, revoked, tenants, states)
 
 

@@ -39,6 +39,8 @@ class Before:
     brokers: tuple[BrokerPlace, ...]
     platform_key: Path
     ca: Path | None = None  # that the brokers' certificates are from; none: plaintext towards them
+    metrics: tuple[tuple[int, str, int], ...] = ()  # broker, host, port; of those that are known
+    handler_threads: int = 0  # of each broker with metrics
 
     def write(self, path: Path, ports: Sequence[int]) -> Path:
         document: dict[str, Any] = {
@@ -48,21 +50,25 @@ class Before:
             "advertised_host": "127.0.0.1",
             "platform_key": str(self.platform_key),
             "tenants_from": "state",
-            "brokers": [
-                {
-                    "id": int(broker.id),
-                    "zone": str(broker.zone),
-                    "address": _joined(broker.host, broker.port),
-                    "port": port,
-                }
-                for broker, port in zip(self.brokers, ports, strict=True)
-            ],
+            "brokers": [self._broker(*each) for each in zip(self.brokers, ports, strict=True)],
         }
         if self.ca is not None:
             document["upstream_ca"] = str(self.ca)
         make_directory(path.parent)
         write_atomically(path, yaml.safe_dump(document, sort_keys=False))
         return path
+
+    def _broker(self, broker: BrokerPlace, port: int) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "id": int(broker.id),
+            "zone": str(broker.zone),
+            "address": _joined(broker.host, broker.port),
+            "port": port,
+        }
+        for number, host, at in self.metrics:
+            if number == broker.id:
+                entry["metrics"] = {"address": _joined(host, at), "handler_threads": self.handler_threads}
+        return entry
 
 
 def _joined(host: str, port: int) -> str:

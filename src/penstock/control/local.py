@@ -18,6 +18,7 @@ from penstock.control.reach import Reach
 from penstock.fleet.layout import Layout, make_directory
 from penstock.fleet.local import open_fleet, remember_spec, remembered_document, watched_fleet
 from penstock.fleet.parse import parse_fleet
+from penstock.fleet.render import handler_threads
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.security import load_platform_key
 from penstock.fleet.spec import Listener
@@ -59,7 +60,7 @@ def reach_of(fleet: LocalFleet, cluster: LocalCluster, *, cell_brokers: int = 0)
         cells=cells_of(brokers, cell_brokers),
         kafka_id=cluster.cluster.kafka_id,
         tls=tls_trusting(fleet.access.ca) if spec.tls else None,
-        metrics=tuple((n.id, "127.0.0.1", n.ports[Listener.METRICS]) for n in spec.brokers),
+        metrics=_metrics(spec),
         tenants_bootstrap=offered_bootstrap(gateway_file(fleet.layout, spec)),
     )
 
@@ -87,6 +88,8 @@ def write_gateway_file(layout: Layout, cluster: LocalCluster, ports: Sequence[in
         brokers=_places(spec),
         platform_key=layout.secrets / "platform.key",
         ca=ca if spec.tls else None,
+        metrics=_metrics(spec),
+        handler_threads=handler_threads(spec),
     )
     return before.write(gateway_file(layout, spec), ports)
 
@@ -96,6 +99,10 @@ def _places(spec: ClusterSpec) -> tuple[BrokerPlace, ...]:
         BrokerPlace(BrokerId(node.id), node.zone, *_address(node.address(Listener.GATEWAY)))
         for node in spec.brokers
     )
+
+
+def _metrics(spec: ClusterSpec) -> tuple[tuple[int, str, int], ...]:
+    return tuple((node.id, "127.0.0.1", node.ports[Listener.METRICS]) for node in spec.brokers)
 
 
 def _address(text: str) -> tuple[str, int]:

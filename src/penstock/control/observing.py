@@ -34,14 +34,14 @@ SMOOTHING: Final = 0.2  # weight of the newest sample: a moment of work does not
 REPLICAS: Final = 3  # of a partition, where there are three zones
 
 
-async def found(client: Client) -> Found:
+async def found(client: Client, *, fused: bool = True) -> Found:
     listed = await topics.describe(client)
     placed = {
         name: frozenset(replica for partition in topic.partitions for replica in partition.replicas)
         for name, topic in listed.items()
         if TENANT_NAME.match(name) and not isinstance(topic, PenstockError)
     }
-    return Found(await present_rights(client), placed, await published(client))
+    return Found(await present_rights(client, fused=fused), placed, await published(client))
 
 
 async def published(client: Client) -> dict[str, TenantState]:

@@ -38,6 +38,7 @@ class Reach:
     security: Security | None = field(repr=False, default=None)  # of one that is not ours: its own login
     metrics: tuple[tuple[int, str, int], ...] = ()  # broker, host, port
     tenants_bootstrap: str = ""  # where its gateways are
+    fused: bool = True  # whether the platform may set client quotas there
 
     def client(self) -> Client:
         login = Login(PLATFORM_USER, self.key.password(PLATFORM_USER), Mechanism.SCRAM_SHA_512)

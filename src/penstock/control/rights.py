@@ -35,9 +35,10 @@ _USER: Final = "User:"
 class Granter:
     """What one physical cluster's tenants have there. Doing anything twice changes nothing."""
 
-    def __init__(self, client: Client, key: PlatformKey) -> None:
+    def __init__(self, client: Client, key: PlatformKey, *, fused: bool = True) -> None:
         self._client = client
         self._key = key
+        self._fused = fused  # whether it may set client quotas there
         self._give = Coalesced[Rights](self._give_all)
         self._take = Coalesced[str](self._take_all)
 
@@ -66,13 +67,15 @@ class Granter:
         ]
         _raise_any(await users.alter(self._client, upsert=credentials))
         _raise_any(await acls.create(self._client, [acl_of(rule) for rule in sorted(wanted.rules)]))
-        rates = {quotas.entity(user=user): dict(values) for user, values in wanted.rates.items()}
-        _raise_any(await quotas.alter(self._client, rates))
+        if self._fused:
+            rates = {quotas.entity(user=user): dict(values) for user, values in wanted.rates.items()}
+            _raise_any(await quotas.alter(self._client, rates))
 
     async def _take_all(self, gone: Sequence[str]) -> None:
         _raise_any(await acls.delete(self._client, [AclFilter(principal=f"User:{user}") for user in gone]))
-        nothing: dict[str, float | None] = dict.fromkeys(RATES)
-        _raise_any(await quotas.alter(self._client, {quotas.entity(user=user): nothing for user in gone}))
+        if self._fused:
+            nothing: dict[str, float | None] = dict.fromkeys(RATES)
+            _raise_any(await quotas.alter(self._client, {quotas.entity(user=user): nothing for user in gone}))
         answers = await users.alter(self._client, delete=[(user, _MECHANISM) for user in gone])
         missing = Code.RESOURCE_NOT_FOUND
         said = {
@@ -87,8 +90,8 @@ async def rules_of(client: Client, user: str) -> frozenset[Rule]:
     return frozenset(rule_of(acl) for acl in found)
 
 
-async def present_rights(client: Client) -> Rights:
-    """What tenants' users have now, of all tenants."""
+async def present_rights(client: Client, *, fused: bool = True) -> Rights:
+    """What tenants' users have now, of all tenants; without rates where those are not the platform's."""
     named = {user: 0 for user in await users.describe(client) if TENANT_USER.fullmatch(user)}
     rules = set()
     for acl in await acls.describe(client):
@@ -96,7 +99,8 @@ async def present_rights(client: Client) -> Rights:
         if TENANT_USER.fullmatch(user) or TENANT_NAME.match(acl.resource_name):
             rules.add(rule_of(acl))
     rates: dict[str, Mapping[str, float]] = {}
-    for entity, values in (await quotas.describe(client, kinds=[quotas.USER])).items():
+    limited = await quotas.describe(client, kinds=[quotas.USER]) if fused else {}
+    for entity, values in limited.items():
         for part in entity:
             if part.name is not None and TENANT_USER.fullmatch(part.name):
                 rates[part.name] = dict(values)

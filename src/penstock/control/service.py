@@ -426,7 +426,7 @@ class ControlPlane:
         """Everything that Kafka has otherwise than declared, on every cluster that is reached."""
         everything: list[Difference] = []
         for reach in self.clusters.known:
-            everything += await check_cluster(self.registry, reach.id, self.clusters.client(reach.id))
+            everything += await check_cluster(self.registry, reach, self.clusters.client(reach.id))
         return tuple(everything)
 
     async def repair(self) -> tuple[Difference, ...]:
@@ -436,8 +436,8 @@ class ControlPlane:
             raise NotActive(url=self.active_url)
         for reach in self.clusters.known:
             client = self.clusters.client(reach.id)
-            seen = await found(client)
-            wanted = await self._declared_still(reach.id)
+            seen = await found(client, fused=reach.fused)
+            wanted = _declared(self.registry, reach)
             granter = reign.effects.granter(reach.id)
             had = {*seen.rights.users, *seen.rights.rates, *(rule.user for rule in seen.rights.rules)}
             strangers = {user for user in had - {*wanted.rights.users} if TENANT_USER.fullmatch(user)}
@@ -451,13 +451,13 @@ class ControlPlane:
                     await feeder.tell(tenant)
         return await self.check()
 
-    async def _declared_still(self, cluster: str) -> Declared:
-        return declared(self.registry, self.registry.need(PhysicalCluster, cluster))
+
+async def check_cluster(registry: Registry, reach: Reach, client: Client) -> tuple[Difference, ...]:
+    return differences(_declared(registry, reach), await found(client, fused=reach.fused))
 
 
-async def check_cluster(registry: Registry, cluster: str, client: Client) -> tuple[Difference, ...]:
-    wanted = declared(registry, registry.need(PhysicalCluster, cluster))
-    return differences(wanted, await found(client))
+def _declared(registry: Registry, reach: Reach) -> Declared:
+    return declared(registry, registry.need(PhysicalCluster, reach.id), fused=reach.fused)
 
 
 def _tenants_of(key: bytes, value: bytes | None, registry: Registry) -> set[str]:

@@ -117,7 +117,8 @@ class Effects:
     def granter(self, cluster: str) -> Granter:
         if cluster not in self._granters:
             client = self._clusters.client(cluster)
-            self._granters[cluster] = Granter(client, self._clusters.reach(cluster).key)
+            reach = self._clusters.reach(cluster)
+            self._granters[cluster] = Granter(client, reach.key, fused=reach.fused)
         return self._granters[cluster]
 
     def _cluster(self, operation: Operation) -> LogicalCluster:

@@ -1,7 +1,7 @@
 """What is declared of a tenant, as Kafka and the gateways should have it. Pure.
 
 A user for each service account, rights below the tenant's prefix and nowhere else, byte rates as a
-second line behind the gateway's own quota; and the record of `_penstock.state`.
+fuse behind the gateway's own quota; and the record of `_penstock.state`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from penstock.control.placing import brokers_of
 from penstock.control.rules import account_rules
 from penstock.control.units import TABLES, quota_of
 from penstock.model.entities import ClusterState, LogicalCluster, PhysicalCluster
-from penstock.model.events import Dimension
 from penstock.model.ids import kafka_user
 from penstock.model.tenantstate import AccountState, KeyState, TenantState
+from penstock.quota.fuse import fuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,11 +40,7 @@ NOTHING: Final = Rights()
 
 def account_rights(account: ServiceAccount, quota: Mapping[str, float]) -> Rights:
     user = kafka_user(account.tenant, account.account)
-    rates = {
-        "producer_byte_rate": quota[Dimension.INGRESS_BYTES],
-        "consumer_byte_rate": quota[Dimension.EGRESS_BYTES],
-    }
-    return Rights({user: account.generation}, account_rules(account), {user: rates})
+    return Rights({user: account.generation}, account_rules(account), {user: fuse(quota)})
 
 
 def tenant_rights(registry: Registry, cluster: LogicalCluster) -> Rights:

@@ -122,7 +122,8 @@ _RULES: Mapping[Capability, _Rule] = {
         "Set authorizer.class.name on the brokers.",
     ),
     Capability.CLIENT_QUOTAS: (
-        lambda seen: seen.quotas_refused or "", "quotas' fuse in the broker", _RIGHTS_WAY_OUT,
+        lambda seen: seen.quotas_refused or _operations(ALTER_CONFIGS)(seen),
+        "quotas' fuse in the broker", _RIGHTS_WAY_OUT,
     ),
     Capability.ZONES: (_zones, "cells, rolls by zone", "Set broker.rack on every broker."),
     Capability.FOLLOWER_FETCH: (

@@ -60,6 +60,11 @@ def node_properties(
     return properties | dict(cluster.config)
 
 
+def handler_threads(cluster: ClusterSpec) -> int:
+    """Request handlers of each of its brokers."""
+    return int((_small_fleet() | dict(cluster.config))["num.io.threads"])
+
+
 def as_text(properties: Mapping[str, str]) -> str:
     """Java's properties syntax, in ASCII: one property a line, in order of name."""
     lines = (

@@ -167,6 +167,7 @@ class BrokerPressure(Event):
     """
 
     kind: ClassVar[str] = "pressure"
+    minor: ClassVar[int] = 1
     topic: ClassVar[str] = PRESSURE_TOPIC
 
     cluster: PhysicalClusterId
@@ -178,11 +179,14 @@ class BrokerPressure(Event):
     phase: Phase
     in_flight: int  # requests without an answer, mean of the last samples
     waited_us: int  # how long the oldest of them has waited, mean of the last samples
+    handlers_busy: float | None = None  # 0 to 1, its request handlers over the last seconds; None: not known
 
     def __post_init__(self) -> None:
         self.require(self.began_ms <= self.time_ms, "began_ms", "at most `time_ms`")
         self.require(self.in_flight >= 0, "in_flight", "zero or more")
         self.require(self.waited_us >= 0, "waited_us", "zero or more")
+        busy = self.handlers_busy
+        self.require(busy is None or 0 <= busy <= 1, "handlers_busy", "between 0 and 1")
 
     @property
     def key(self) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 BURST_SECONDS: Final = 1.0  # of the rate that an idle bucket saves up
-THROTTLE_SECONDS_MAX: Final = 1.0  # for limits on requests and connections: one window, as Kafka does
+THROTTLE_SECONDS_MAX: Final = 1.0  # for what is known only afterwards: one window, as Kafka does
 UNLIMITED: Final = float("inf")
 
 

@@ -1,6 +1,7 @@
 """40xx: the gateway. What a tenant is told travels as Kafka's own error codes; these are for operators."""
 
 from penstock.model.errors import Exit, Fault, PenstockError
+from penstock.model.errors.plans import AnswerRefused
 
 
 class EventOutOfPlace(PenstockError):
@@ -70,3 +71,14 @@ class DrainTimedOut(PenstockError):
     retriable = True
     text = "gateway {gateway} (process {pid}) still runs after {seconds:.0f} s"
     hint = "Clients that answer slowly hold it; drain again, or end the process."
+
+
+class BrokersUnknown(AnswerRefused):
+    """Metadata without a single broker: clients that take it for the truth have nobody left to ask."""
+
+    code = "PEN-4010"
+    retriable = True
+    text = "the broker was asked for metadata and knows of no brokers"
+    hint = (
+        "It has just started, or is starved. The connection is closed; clients connect again by themselves."
+    )

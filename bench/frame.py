@@ -23,6 +23,7 @@ import operator
 import os
 import platform
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -267,6 +268,16 @@ def collect(area: str, results: Iterable[Result], *, run: Run) -> tuple[list[Res
     return kept, True
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Who ends a bench ends what it has started, too: a signal is an exit like any other."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(
     area: str,
     measure: Callable[[Run], Iterable[Result]],
@@ -285,7 +296,7 @@ def main(
     options = parser.parse_args(argv)
     only = frozenset(options.only if lines else ())
     run = Run(area=area, quick=options.quick, out=OUT, progress=sys.stderr, only=only)
-    with only_bench(area, progress=run.progress):
+    with only_bench(area, progress=run.progress), interruptible():
         load_before, begin = os.getloadavg()[0], time.monotonic()
         results, complete = collect(area, measure(run), run=run)
         written = document(

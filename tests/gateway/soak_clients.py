@@ -99,9 +99,10 @@ class Librdkafka(Load):
             self.surfaced.append(error)
 
 
-class CommittedAfterAll(Exception):
-    """The commit was done and its answer lost with the connection. librdkafka takes it for one that failed
-    and wants to abort, which a coordinator refuses: fatal for the producer, so there is a new one."""
+class EndedAlready(Exception):
+    """An abort was refused, since for the coordinator nothing is under way: the commit before it was done and
+    its answer lost with the connection, or the connection ended before the coordinator had heard of the
+    transaction (librdkafka 4849). That is fatal for the producer, so there is a new one."""
 
 
 class Transactions(Load):
@@ -118,7 +119,7 @@ class Transactions(Load):
         while not self.stopping.is_set():
             try:
                 self._one(producer, place)
-            except CommittedAfterAll:
+            except EndedAlready:
                 producer = self._producer()
             place += 1
             time.sleep(PAUSE_SECONDS)
@@ -136,8 +137,8 @@ class Transactions(Load):
             for partition, _ in rows:
                 producer.produce(self.topic, record(partition, place), partition=partition)
             if place % 4 == 3:
-                self._insist(producer.abort_transaction)
                 self.aborted.update(rows)
+                self._abort(producer)
                 return
             committing = True
             self._insist(producer.commit_transaction)
@@ -145,17 +146,17 @@ class Transactions(Load):
             if not failure.args[0].txn_requires_abort():
                 raise
             (self.unsure if committing else self.aborted).update(rows)
-            self._abort(producer, committing=committing)
+            self._abort(producer)
             return
         for row in rows:
             self.acknowledge(*row)
 
-    def _abort(self, producer: Producer, *, committing: bool) -> None:
+    def _abort(self, producer: Producer) -> None:
         try:
             self._insist(producer.abort_transaction)
         except KafkaException as failure:
-            if committing and failure.args[0].code() == KafkaError.INVALID_TXN_STATE:
-                raise CommittedAfterAll from failure
+            if failure.args[0].code() == KafkaError.INVALID_TXN_STATE:
+                raise EndedAlready from failure
             raise
 
     def _insist(self, call: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -72,7 +73,7 @@ def produce_body(topic: dict[str, Any], records: bytes, acks: int = -1) -> dict[
 
 
 def one_record(value: bytes = b"secret") -> bytes:
-    return write([Record(0, 0, None, value)])
+    return write([Record(0, int(time.time() * 1000), None, value)])  # retention deletes what is of 1970
 
 
 @pytest_asyncio.fixture

@@ -23,7 +23,15 @@ from penstock.kafka.groups import list_all
 from penstock.kafka.metrics import scrape
 from penstock.model.events import Dimension
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId
-from penstock.quota.calibration import FACTOR_MAX, FACTOR_MIN, Handlers, calibrated, work_seconds
+from penstock.quota.calibration import (
+    FACTOR_MAX,
+    FACTOR_MIN,
+    Calibrated,
+    Handlers,
+    busy_part,
+    calibrated,
+    work_seconds,
+)
 from tests.ground.fleet import wait_for
 from tests.ground.gateway import new_access
 
@@ -44,15 +52,29 @@ def test_what_handlers_did_is_what_they_were_not_idle() -> None:
     assert work_seconds(Handlers(10.0, 5.0), Handlers(20.0, 12.5), THREADS) == pytest.approx(10.0)
     assert work_seconds(Handlers(10.0, 5.0), Handlers(20.0, 0.5), THREADS) is None  # it was restarted
     assert work_seconds(Handlers(10.0, 5.0), Handlers(20.0, 15.1), THREADS) == 0.0
+    assert busy_part(Handlers(10.0, 5.0), Handlers(20.0, 12.5)) == pytest.approx(0.25)
+    assert busy_part(Handlers(10.0, 5.0), Handlers(20.0, 0.5)) is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 1000)), max_size=50))
 def test_the_factor_is_bounded_whatever_is_told(intervals: list[tuple[float, float]]) -> None:
-    factor = FACTOR_MAX
+    found = Calibrated()
     for work, seen in intervals:
-        factor = calibrated(factor, work, seen)
+        found = calibrated(found, work, seen)
 
-        assert FACTOR_MIN <= factor <= FACTOR_MAX
+        assert FACTOR_MIN <= found.factor <= FACTOR_MAX
+
+
+def test_a_busy_interval_counts_at_once_after_quiet_ones_with_work_for_others() -> None:
+    found = Calibrated()
+    for _ in range(50):
+        found = calibrated(found, 0.2, 0.05)
+    quiet = found.factor
+
+    busy = calibrated(found, 2.0, 20.0)
+
+    assert quiet == FACTOR_MAX
+    assert busy.factor == pytest.approx(0.1, rel=0.3)
 
 
 def test_the_factor_comes_to_what_work_is_of_what_is_seen_and_stays_without_traffic() -> None:
@@ -88,7 +110,7 @@ def test_tenants_are_charged_and_reported_by_what_was_work() -> None:
     )
 
     assert usage.service_seconds > quota.service_next  # so it is asked
-    assert quota.served(now=0.0) == (0.5, TIME)
+    assert quota.served(now=0.0) == 0.5
     assert told.used[TIME] == 1_500_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -163,3 +164,56 @@ def test_an_admin_client_describes_a_group_of_the_new_kind(
 
     assert [p.topic for member in described.members for p in member.assignment.topic_partitions] == [topic]
     assert group not in {listing.group_id for listing in others.valid}
+
+
+def test_a_group_goes_from_the_classic_protocol_to_the_newer_one_and_back(
+    ada: Access, unique: Callable[[str], str]
+) -> None:
+    """While both kinds of members are in it, the coordinator itself reads and writes what classic members
+    say of their topics (KIP-848), so by the broker's names."""
+    topic, group = unique("orders"), unique("readers")
+    create(ada, topic, partitions=4)
+
+    def member(protocol: str) -> Consumer:
+        made = Consumer(
+            ada.client_config(group_id=group, group_protocol=protocol, auto_offset_reset="earliest")
+        )
+        made.subscribe([topic])
+        return made
+
+    def shared(*members: Consumer) -> None:
+        """Each has its part."""
+        deadline = time.monotonic() + 4 * SECONDS
+        parts = [0]
+        while parts != [4 // len(members)] * len(members):
+            assert time.monotonic() < deadline, parts
+            for one in members:
+                one.poll(0.1)
+            parts = [sum(p.topic == topic for p in one.assignment()) for one in members]
+
+    kinds = []
+    classic = member("classic")
+    shared(classic)
+    newer = member("consumer")
+    shared(classic, newer)
+    classic.close()
+    shared(newer)
+    kinds.append(kind_of(ada, group))
+    classic = member("classic")
+    shared(classic, newer)
+    newer.close()
+    shared(classic)
+    kinds.append(kind_of(ada, group))
+    produce(ada, topic, ["last"])
+    last = classic.poll(SECONDS)
+    classic.close()
+
+    assert kinds == ["CONSUMER", "CLASSIC"]
+    assert last is not None
+    assert last.value() == b"last"
+
+
+def kind_of(access: Access, group: str) -> str:
+    client = admin(access)
+    listed = client.list_consumer_groups().result(SECONDS).valid
+    return next(one.type.name for one in listed if one.group_id == group)

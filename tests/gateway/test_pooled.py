@@ -50,9 +50,8 @@ class Paper:
         if now < self.waits_until:
             return 0
         self.usage.bytes_in += amount
-        if self.usage.bytes_in > self.quota.bytes_in_next:
-            wait, _ = self.quota.sent(now)
-            self.waits_until = now + wait
+        if self.usage.bytes_in > self.usage.bytes_in_next:
+            self.waits_until = max(self.waits_until, now + self.quota.sent(now))
         return amount
 
     def look(self, now: float) -> None:

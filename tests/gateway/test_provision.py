@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from penstock.fleet.security import load_platform_key
 from penstock.gateway.config import ApiKey, ServiceAccount, Tenant
-from penstock.gateway.provision import rules
+from penstock.gateway.provision import rates, rules
+from penstock.kafka import quotas
 from penstock.kafka.acls import Acl, Operation, Pattern, ResourceType
 from penstock.model.entities import Grant, Role
+from penstock.model.events import Dimension
 from penstock.model.ids import LogicalClusterId, ServiceAccountId, new_service_account_id
 from tests.gateway.test_librdkafka import SECONDS, create
 from tests.ground.fleet import wait_for
@@ -23,6 +26,7 @@ from tests.ground.gateway import ALPHANUMERIC, Access, new_access
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.ground.fleet import Fleet
     from tests.ground.gateway import RunningGateway
 
 ACCOUNT = ServiceAccountId("sa-000001")
@@ -59,6 +63,33 @@ def test_a_right_lies_below_the_prefix_whatever_its_name() -> None:
         Acl(PRINCIPAL, Operation.DESCRIBE_CONFIGS, ResourceType.TRANSACTIONAL_ID, "lkc-7hq2mz_*"),
         Acl(PRINCIPAL, Operation.ALL, ResourceType.GROUP, "lkc-7hq2mz_lkc-9xk4vt_g", Pattern.PREFIXED),
     }
+
+
+def test_every_user_has_its_tenant_s_whole_quota_as_a_fuse_and_loses_what_is_unlimited() -> None:
+    tenant = Tenant(LogicalClusterId("lkc-7hq2mz"), {ACCOUNT: ServiceAccount(ACCOUNT)})
+    limited = replace(tenant, quota={Dimension.INGRESS_BYTES: 1e6})
+
+    user = quotas.entity(user="lkc-7hq2mz_sa-000001")
+    assert rates(limited) == {user: {"producer_byte_rate": 1_250_000.0, "consumer_byte_rate": None}}
+    assert rates(tenant) == {user: {"producer_byte_rate": None, "consumer_byte_rate": None}}
+
+
+@pytest.mark.kafka
+def test_who_goes_round_the_gateway_is_throttled_by_the_broker(
+    fleet: Fleet, make_gateway: Callable[..., RunningGateway], unique: Callable[[str], str]
+) -> None:
+    topic, throttled = unique("orders"), list[Any]()
+    (owner,) = make_gateway(new_access(quota={Dimension.INGRESS_BYTES: 1_000.0})).accesses
+    create(owner, topic)
+    password = load_platform_key(fleet.local.layout.secrets).password(owner.user)
+    past = replace(owner, bootstrap=fleet.gateway_bootstrap, key=owner.user, secret=password)
+    config = past.client_config(sasl_mechanism="SCRAM-SHA-512", linger_ms=0)
+    producer = Producer(config | {"throttle_cb": throttled.append})
+    producer.produce(f"{owner.tenant.id}_{topic}", bytes(100_000))
+
+    wait_for(lambda: producer.poll(0.1) is not None and bool(throttled), what="a throttle by the broker")
+
+    assert throttled[0].throttle_time > 0
 
 
 def joined(owner: Access, *rights: Grant) -> tuple[Access, Access]:

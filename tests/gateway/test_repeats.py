@@ -1,4 +1,4 @@
-"""Produce by heart gives what walking gives, byte for byte and count for count; else it is walked."""
+"""Produce by heart and Fetch as it is give what walking gives, byte for byte and count for count."""
 
 from __future__ import annotations
 
@@ -227,3 +227,97 @@ async def test_what_is_kept_by_heart_is_bounded() -> None:
     assert len(broker.frames()) == 1_100
     assert len(session.repeats.heads) <= 64
     assert session.requests.learn is None  # it has seen enough of what is not repeated
+
+
+def fetch(number: int, topic_id: UUID, *, session: int = 0, epoch: int = -1, version: int = 16) -> bytes:
+    partition = {"Partition": 0, "FetchOffset": number, "PartitionMaxBytes": 9}
+    body = {
+        "MaxWaitMs": 1,
+        "MinBytes": 1,
+        "SessionId": session,
+        "SessionEpoch": epoch,
+        "Topics": [{"TopicId": topic_id, "Partitions": [partition]}],
+    }
+    return encode_request(Request("Fetch", version, number, "client", body))
+
+
+def fetched(frame: bytes, records: bytes, *, session: int = 0) -> bytes:
+    """What a broker says to a fetch as it reached it."""
+    request = decode_request(frame)
+    row = {"PartitionIndex": 0, "ErrorCode": 0, "HighWatermark": 3, "Records": records}
+    topics = [
+        {"TopicId": one["TopicId"], "Partitions": [{**row, "AbortedTransactions": None}]}
+        for one in request.body["Topics"]
+    ]
+    body = {"ThrottleTimeMs": 0, "ErrorCode": 0, "SessionId": session, "Responses": topics}
+    return encode_response("Fetch", request.version, Response(request.correlation_id, body))
+
+
+fetches = st.tuples(
+    st.sampled_from([13, 15, 16, 18]),
+    st.sampled_from([UUID(int=7), UUID(int=8), UUID(int=77)]),  # the last one is nobody's
+    st.sampled_from([(0, -1), (0, 0), (5, 1), (5, 2), (5, -1), (6, 3)]),  # session and epoch
+    st.sampled_from([0, 5, 6]),  # the session of the answer
+    st.sampled_from([50, 700, 40_000]),
+)
+
+
+@settings(max_examples=60)
+@given(asked=st.lists(fetches, min_size=1, max_size=6), cuts=st.integers())
+async def test_a_fetch_that_passes_goes_as_if_it_were_walked(asked: list[Any], cuts: int) -> None:
+    def run(*, by_heart: bool) -> tuple[Any, ...]:
+        session, client, broker = new(by_heart=by_heart)
+        session.outward.fetching.clock = session.inward.fetching.clock = lambda: 1.0
+        mask = bytes(15) + b"\x40"
+        session.outward.topics._mask = int.from_bytes(mask)
+        dice, sent = random.Random(cuts), []
+        for number, (version, topic_id, (fetch_session, epoch), answered, size) in enumerate(asked):
+            frame = fetch(number, topic_id, session=fetch_session, epoch=epoch, version=version)
+            at = dice.randrange(len(frame))
+            for part in (frame[:at], frame[at:]):
+                if part:
+                    session.data_received(part)
+            for one in _complete(broker):
+                sent.append(one)
+                looks_up = one[:2] == b"\x00\x03"
+                said = metadata(one) if looks_up else fetched(one, bytes(size), session=answered)
+                session.from_broker(said)
+        usage = session.usage
+        counted = (usage.requests, usage.bytes_in, usage.bytes_out, len(session.waiting))
+        return sent, client.written, counted, dict(session.outward.fetching.used), session.outward.sessions
+
+    assert run(by_heart=True) == run(by_heart=False)
+
+
+def metadata(frame: bytes) -> bytes:
+    """Of topics that nobody has."""
+    request = decode_request(frame)
+    topics = [{"ErrorCode": 100, "Name": None, **one, "Partitions": []} for one in request.body["Topics"]]
+    body = {"Brokers": [], "ClusterId": "c", "ControllerId": 1, "Topics": topics}
+    return encode_response("Metadata", request.version, Response(request.correlation_id, body))
+
+
+@pytest.mark.parametrize("version", [13, 16, 18])
+async def test_a_fetch_of_known_ids_and_its_answer_are_not_walked(version: int) -> None:
+    session, client, broker = new(by_heart=True)
+    frame = fetch(3, TOPICS["t"], version=version)
+    session.requests.names = session.responses.names = None  # type: ignore[assignment]  # nobody to ask
+
+    session.data_received(frame)
+    (sent,) = broker.frames()
+    session.from_broker(fetched(sent, b"records"))
+
+    assert sent == frame[4:]
+    assert client.frames() == [fetched(sent, b"records")[4:]]
+    assert (session.usage.requests, session.usage.bytes_in) == (1, len(frame))
+    assert not session.waiting
+
+
+async def test_a_fetch_waits_like_any_request_while_too_many_are_in_flight() -> None:
+    session, _, broker = serving_session(quiet_gateway())
+    assert session.realm is not None
+    session.realm.topics.learn((PREFIX + "t").encode(), TOPICS["t"].bytes)
+
+    session.data_received(b"".join(fetch(number, TOPICS["t"]) for number in range(9)))
+
+    assert len(broker.frames()) == len(session.waiting) == session.in_flight_max

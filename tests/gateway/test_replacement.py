@@ -61,7 +61,7 @@ from tests.ground.gateway import known_everywhere, new_access
 from tests.ground.gateway_process import GatewayFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from penstock.gateway.running import Running
@@ -100,7 +100,7 @@ def _sockets() -> list[socket.socket]:
     return [one for one in gc.get_objects() if type(one) is socket.socket]
 
 
-async def declared(fleet: Fleet, access: Access) -> None:
+async def declared(fleet: Fleet, access: Access, quota: Mapping[str, float] | None = None) -> None:
     """As the control plane does it."""
     tenant, platform = access.tenant, load_platform_key(fleet.local.layout.secrets)
     credential = Credential(
@@ -111,6 +111,7 @@ async def declared(fleet: Fleet, access: Access) -> None:
         version=1,
         accounts=tuple(AccountState(one.id, one.generation) for one in tenant.accounts.values()),
         keys=tuple(KeyState(key.id, key.account, key.secret_sha256.hex()) for key in tenant.keys),
+        quota=dict(quota or {}),
     ).to_record()
     async with Client(fleet.bootstrap, fleet.security()) as client:
         all_done(await users.alter(client, upsert=[credential]))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.gateway.admission import Denial
+from penstock.gateway.dialogue import CORRELATION_ID, LOOK_UP_VERSION
 from penstock.gateway.session import Session
 from penstock.gateway.states import CLIENT_FULL, IN_FLIGHT, State
+from penstock.model.errors.gateway import BrokersUnknown
 from penstock.wire.codes import Code
 from penstock.wire.frames import (
     Request,
@@ -183,3 +186,51 @@ async def test_a_session_given_up_during_tls_does_not_come_back(gateway: Gateway
     session.connection_made(client)
 
     assert client.closed
+
+
+def metadata_answer(version: int, number: int, *brokers: int) -> bytes:
+    listed = [{"NodeId": one, "Host": "h", "Port": 1, "Rack": None} for one in brokers]
+    body = {"Brokers": listed, "ClusterId": "c", "ControllerId": 1, "Topics": []}
+    return encode_response("Metadata", version, Response(number, body))
+
+
+@pytest.mark.parametrize("version", [2, 9, 13])
+async def test_metadata_without_brokers_is_taken_for_a_broker_that_is_away(
+    gateway: Gateway, serving: tuple[Session, Wire, Wire], version: int
+) -> None:
+    """As one may give it that has just started: librdkafka would have nobody left to ask."""
+    session, client, broker = serving
+    session.data_received(heartbeat(1))
+    session.data_received(request("Metadata", version, 2, Topics=None))
+    assert len(broker.frames()) == 2
+
+    session.from_broker(beat(1) + metadata_answer(version, 2))
+
+    assert client.frames() == [beat(1)[4:]]
+    assert client.closed
+    assert gateway.denials[Denial.UPSTREAM] == 1
+
+
+async def test_metadata_of_one_broker_is_passed_on(serving: tuple[Session, Wire, Wire]) -> None:
+    session, client, _ = serving
+    session.data_received(request("Metadata", 12, 1, Topics=None))
+
+    session.from_broker(metadata_answer(12, 1, 1))
+
+    (answer,) = client.frames()
+    (listed,) = decode_response("Metadata", 12, answer).body["Brokers"]
+    assert (listed["Host"], listed["Port"]) == ("gateway", 9001)
+
+
+async def test_what_is_asked_for_a_tenant_is_not_taken_from_a_broker_that_knows_none(
+    serving: tuple[Session, Wire, Wire],
+) -> None:
+    session, _, broker = serving
+    asked = asyncio.create_task(session.dialogue.ask_metadata(None, LOOK_UP_VERSION))
+    await asyncio.sleep(0)
+    assert len(broker.frames()) == 1
+
+    session.from_broker(metadata_answer(LOOK_UP_VERSION, CORRELATION_ID))
+
+    with pytest.raises(BrokersUnknown):
+        await asked

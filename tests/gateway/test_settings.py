@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.settings import Routing, parse_gateway, read_gateway_file
+from penstock.gateway.settings import Bounds, Routing, parse_gateway, read_gateway_file
 from penstock.model.entities import Grant, Role
 from penstock.model.errors.settings import NameInvalid, SettingInvalid, SettingsUnreadable, SettingUnknown
 from penstock.model.events import Dimension
@@ -28,6 +28,13 @@ def test_a_short_file_is_enough() -> None:
     tenant, key = config.keys[KEY["id"]]
     assert tenant.prefix == b"lkc-7hq2mz_"
     assert tenant.user_of(key.account) == "lkc-7hq2mz_sa-000001"
+
+
+def test_bounds_that_are_named_are_others_and_the_rest_stays() -> None:
+    bounds = {"attempts_per_address_per_second": 1000, "connections_max": 50}
+    settings, _ = parse_gateway(DOCUMENT | {"bounds": bounds})
+
+    assert settings.bounds == Bounds(attempts_per_address_per_second=1000.0, connections_max=50)
 
 
 def test_a_tenants_quota_is_read_in_the_units_that_are_counted() -> None:
@@ -91,6 +98,9 @@ def test_secrets_and_hashes_are_not_shown() -> None:
         ({"tenants": [TENANT | {"limits": {"connections_max": -1}}]}, SettingInvalid),
         ({"tenants": [TENANT | {"quota": {"ingress_bytes_per_second": 0}}]}, SettingInvalid),
         ({"tenants": [TENANT | {"quota": {"ingress": 1}}]}, SettingUnknown),
+        ({"bounds": {"connections_max": 0}}, SettingInvalid),
+        ({"bounds": {"idle_seconds": "long"}}, SettingInvalid),
+        ({"bounds": {"patience": 1}}, SettingUnknown),
         ({"tenants": ["one"]}, SettingInvalid),
         ({"tenants": "one"}, SettingInvalid),
     ],

@@ -60,10 +60,10 @@ class Greedy:
         while self.saved >= CHUNK_BYTES and now >= self.may_at:
             self.saved -= CHUNK_BYTES
             self.part.usage.bytes_in += CHUNK_BYTES
-            if self.part.usage.bytes_in > self.part.quota.bytes_in_next:
-                wait, reason = self.part.quota.sent(now)
-                if reason is not None:
-                    self.may_at = self.part.muted_until = now + wait
+            if self.part.usage.bytes_in > self.part.usage.bytes_in_next:
+                self.may_at = now + self.part.quota.sent(now)
+                if self.may_at > now:
+                    self.part.quota.line(INGRESS).waited_at = self.may_at
 
 
 @dataclass

@@ -97,7 +97,7 @@ async def test_a_tenants_connections_are_counted_over_both_workers_and_those_of_
     async with AsyncExitStack() as ending:
         connections = await opened(access, limit, ending)
         for _ in range(6):  # some of them at either worker
-            with pytest.raises(LoginRefused):
+            with pytest.raises(ConnectionLost):
                 await Connection.open(*place(access), access.security())
         shares = await counted(one, limit)
         dead, other = sorted(range(2), key=lambda index: -shares[index])
@@ -114,7 +114,7 @@ async def test_a_tenants_connections_are_counted_over_both_workers_and_those_of_
         (after,) = file.running()
         assert after.processes[other] == one.processes[other]
         await opened(access, len(gone), ending)
-        with pytest.raises(LoginRefused):
+        with pytest.raises(ConnectionLost):
             await Connection.open(*place(access), access.security())
         await counted(after, limit)
 
@@ -168,7 +168,7 @@ async def test_a_changed_file_holds_at_both_workers_and_nobody_has_to_connect_ag
         assert not any([await ended(connection) for connection in kept])
         await at_both(newcomer, one, ending)
         await opened(replace(stays, key=comes.key, secret=comes.secret), 1, ending)
-        with pytest.raises(LoginRefused):  # beyond its new limit, at whichever worker
+        with pytest.raises(ConnectionLost):  # beyond its new limit, at whichever worker
             await Connection.open(*place(stays), stays.security())
         after = await asyncio.to_thread(file.running)
         assert after == [one]

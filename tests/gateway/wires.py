@@ -6,20 +6,21 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.gateway.config import Broker, GatewayConfig, Tenant
+from penstock.gateway.config import Broker, GatewayConfig, Holder, Tenant
 from penstock.gateway.server import Gateway
 from penstock.gateway.session import Session
 from penstock.gateway.settings import Bounds, GatewaySettings
 from penstock.gateway.states import Event, advance
 from penstock.gateway.tenancy import Realm
 from penstock.gateway.upstream import Upstream
-from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
+from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, ServiceAccountId, Zone
 from penstock.wire.definitions import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 TENANT = Tenant(LogicalClusterId("lkc-7hq2mz"))
+HOLDER = Holder(TENANT.id, "", b"", ServiceAccountId("sa-000001"), 1, "127.0.0.1")
 BROKER = Broker(BrokerId(1), Zone("a"), "127.0.0.1", 1, 0)
 BOUNDS = Bounds(in_flight_max=4)
 
@@ -84,7 +85,7 @@ def serving_session(
     """A session that serves, its client's wire and its broker's."""
     session, client, broker = made(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
     session.connection_made(client)
-    session.life = advance(session.life, Event.LOGGED_IN)
+    session.life = advance(session.life, Event.LOGGED_IN, holder=HOLDER)
     upstream = Upstream(BROKER)
     upstream.connection_made(broker)
     session.link(upstream, Realm(TENANT, {1: (b"gateway", 9001)}))

@@ -160,6 +160,7 @@ _NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
 
 _BROKERS: Final = "a call between brokers and controllers"
 _OPERATOR: Final = "for operators of the physical cluster"
+UNSEEN: Final = "nobody has looked at it yet"
 _REASONS: Final[Mapping[str, str]] = {
     "WriteTxnMarkers": _BROKERS,
     "AlterReplicaLogDirs": _OPERATOR,
@@ -175,6 +176,11 @@ _REASONS: Final[Mapping[str, str]] = {
     "DescribeQuorum": "shows the controllers' addresses",
     "UpdateFeatures": _OPERATOR,
     "UnregisterBroker": _OPERATOR,
+    "InitializeShareGroupState": _BROKERS,
+    "ReadShareGroupState": _BROKERS,
+    "WriteShareGroupState": _BROKERS,
+    "DeleteShareGroupState": _BROKERS,
+    "ReadShareGroupStateSummary": _BROKERS,
     "StreamsGroupHeartbeat": "the broker would create its internal topics past placement",
     "StreamsGroupDescribe": "streams groups are refused",
     "AddRaftVoter": _OPERATOR,
@@ -231,7 +237,7 @@ def reason(api: str, version: int) -> str:
     narrowed = _NARROWED.get(api)
     if narrowed is not None and version not in narrowed[0]:
         return narrowed[1]
-    return _REASONS.get(api, _BROKERS)
+    return _REASONS.get(api, UNSEEN)
 
 
 @cache

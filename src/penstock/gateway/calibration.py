@@ -17,7 +17,7 @@ from penstock.gateway.pooled import since
 from penstock.kafka.metrics import scrape
 from penstock.model import keys
 from penstock.model.errors import PenstockError
-from penstock.quota.calibration import Handlers, calibrated, work_seconds
+from penstock.quota.calibration import Calibrated, Handlers, calibrated, work_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,11 +33,12 @@ log = structlog.get_logger("penstock.gateway")
 class Work:
     """One broker's, as sessions see it and as it tells."""
 
-    __slots__ = ("_before", "_seen_before", "factor", "metrics", "seen_seconds")
+    __slots__ = ("_before", "_found", "_seen_before", "factor", "metrics", "seen_seconds")
 
     def __init__(self, metrics: BrokerMetrics) -> None:
         self.metrics = metrics
-        self.factor = 1.0
+        self._found = Calibrated()
+        self.factor = self._found.factor
         self.seen_seconds = 0.0  # from requests to answers, of all tenants
         self._before: Handlers | None = None
         self._seen_before: list[tuple[float, ...]] = []
@@ -54,9 +55,9 @@ class Work:
         if before is not None:
             pairs = zip(seen_before, self._seen_before, strict=True)
             seen = sum(since(*each)[0] for each in pairs)
-            self.factor = calibrated(
-                self.factor, work_seconds(before, handlers, self.metrics.handler_threads), seen
-            )
+            worked = work_seconds(before, handlers, self.metrics.handler_threads)
+            self._found = calibrated(self._found, worked, seen)
+            self.factor = self._found.factor
 
 
 class Calibration:

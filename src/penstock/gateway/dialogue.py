@@ -7,6 +7,7 @@ the client is held, so that its later requests keep their place.
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +26,7 @@ from penstock.gateway.topics import MISSES_MAX
 from penstock.gateway.upstream import CLIENT_ID, dial, log_in
 from penstock.kafka.configs import ResourceKind
 from penstock.model.errors import PenstockError
-from penstock.model.errors.gateway import UpstreamUnreachable
+from penstock.model.errors.gateway import BrokersUnknown, UpstreamUnreachable
 from penstock.model.errors.wire import RequestMalformed
 from penstock.wire.codec import decode_at
 from penstock.wire.codes import Code
@@ -53,6 +54,10 @@ CORRELATION_ID: Final = 0  # of requests of our own
 METADATA: Final = 3
 LOOK_UP_VERSION: Final = 12  # of Metadata; the first that takes ids alone
 REFUSED_SECONDS: Final = 0.2  # a wrong login waits this long before its connection is closed
+# A right one that is one too many waits longer, and hears nothing: to clients a refusal is final, the end
+# of a connection is not, and the slower they come back, and the less all at once, the less it costs.
+TOO_MANY: Final = frozenset((Denial.TENANT_RATE, Denial.TENANT_FULL, Denial.BROKER_RATE, Denial.GATEWAY_FULL))
+TOO_MANY_SECONDS: Final = (1.0, 3.0)
 OPERATIONS_ASKED: Final = "IncludeClusterAuthorizedOperations"
 OPERATIONS_TOLD: Final = "ClusterAuthorizedOperations"
 REFUSED_TEXT: Final = "Not served here: see the table of APIs in the gateway's documentation."
@@ -180,9 +185,11 @@ class Dialogue:
         """Refuse a login, and close a little later: guessing shall take its time."""
         session = self.session
         session.server.denied(session, reason)
-        session.answer(login_refusal(request))
+        if reason not in TOO_MANY:
+            session.answer(login_refusal(request))
         session.pause(HELD)
-        asyncio.get_running_loop().call_later(REFUSED_SECONDS, session.close, reason)
+        seconds = random.uniform(*TOO_MANY_SECONDS) if reason in TOO_MANY else REFUSED_SECONDS
+        asyncio.get_running_loop().call_later(seconds, session.close, reason)
 
     def log_in_again(self, request: Request, holder: Holder) -> None:
         """Re-authentication (KIP-368): the same account, or out. Keys do not run out by themselves."""
@@ -353,6 +360,7 @@ class Dialogue:
         def then(frame: bytes) -> bytes:
             assert isinstance(route.response, Program)
             session.teaching.lists_brokers = True
+            session.teaching.needs_brokers = route.teaches
             inward = spliced(route.response, session.teaching, len(frame).to_bytes(4) + frame)
             body = decode_response(request.api, version, inward[4:]).body
             told = access.cluster_operations(body[OPERATIONS_TOLD], owner=owner)
@@ -461,7 +469,10 @@ class Dialogue:
 
     async def ask_metadata(self, topics: list[dict[str, Any]] | None, version: int) -> dict[str, Any]:
         frame = await self.exchange(encode_request(_metadata_request(topics)))
-        return decode_response("Metadata", version, frame).body
+        answer = decode_response("Metadata", version, frame).body
+        if not answer["Brokers"]:
+            raise BrokersUnknown
+        return answer
 
     def learn(self, answer: dict[str, Any]) -> None:
         """Remember the ids of own topics from an answer that lists topics."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.model.ids import LogicalClusterId
 
 # A gap between two acknowledged batches means that others wrote in between; a range may bridge it.
+NEVER_REACHED: Final = 1 << 60
 RANGES_OPEN_MAX: Final = 50_000  # beyond, new ranges are not kept: evidence is bounded, too
 
 
@@ -30,14 +31,17 @@ class Usage:
     __slots__ = (
         "attempts",
         "bytes_in",
+        "bytes_in_next",
         "bytes_out",
         "calibration",
         "connections",
+        "gates",
         "granted",
         "partition_changes",
         "pressed_seconds",
         "refused",
         "requests",
+        "requests_next",
         "service_seconds",
         "throttled_seconds",
     )
@@ -46,6 +50,8 @@ class Usage:
         self.bytes_in = 0
         self.bytes_out = 0
         self.requests = 0
+        self.bytes_in_next = self.requests_next = NEVER_REACHED  # from where on somebody is to be asked
+        self.gates = 0  # limits that it has used up, as bits
         self.service_seconds = 0.0
         self.calibration = 0.0  # seconds to be taken off that, below 0: what was no work of the broker's
         self.connections = 0

@@ -132,7 +132,7 @@ class Figures:
 
     def _limits(self) -> Iterator[Metric]:
         waits = CounterMetricFamily(
-            _AREA + "throttled_seconds", "Time clients were not read, by what was too much and for whom.",
+            _AREA + "throttled_seconds", "Time in which clients stood in line, by what was too much of what.",
             labels=[TENANT, "dimension", "reason"],
         )  # fmt: skip
         refused = CounterMetricFamily(

@@ -1,18 +1,22 @@
-"""One connection's Produce requests by heart: compared with one that was walked before, not walked.
+"""One connection's usual requests without a walk: Produce by heart, and Fetch as it is.
 
-What is known of a request is what `wire.repeats` found and what the walk made of it. A request that
-differs in its number and its records alone gets what that one got; its answer likewise. Everything
-that is counted for a request that is walked is counted here as well. What does not match in every
-byte goes the usual way.
+What is known of a Produce request is what `wire.repeats` found and what the walk made of it. A request
+that differs in its number and its records alone gets what that one got; its answer likewise. A fetch by
+topic ids has nothing to be rewritten (`wire.passing`) as long as its ids and its session are known.
+Everything that is counted for a request that is walked is counted here as well. What does not match in
+every byte goes the usual way.
 """
 
 from __future__ import annotations
 
 import struct
-from time import perf_counter, time
+import time
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.gateway.fetches import OPENING
+from penstock.gateway.routes import FETCH
 from penstock.gateway.states import IN_FLIGHT, NOT_NOW
+from penstock.wire.passing import answer_passes, records_length, request_passes
 from penstock.wire.repeats import (
     ANSWER_AT,
     HEAD_AT,
@@ -34,12 +38,16 @@ LENGTHS_MAX: Final = 4  # of heads; each costs an unknown request one lookup
 STRANGE_MAX: Final = 64  # requests of other shapes before a connection is taken for one that sends such
 _LENGTHS_BYTES: Final = 3  # of a record batch in a frame that is not streamed
 
-_request = struct.Struct(">iIi").unpack_from
-_answer = struct.Struct(">ii").unpack_from
-_delta = struct.Struct(">i").unpack_from
-_offset = struct.Struct(">q").unpack_from
-_size = struct.Struct(">i").pack
+_request: Final = struct.Struct(">iIi").unpack_from
+_answer: Final = struct.Struct(">ii").unpack_from
+_delta: Final = struct.Struct(">i").unpack_from
+_offset: Final = struct.Struct(">q").unpack_from
+_fetch_session: Final = struct.Struct(">ii").unpack_from
+_clock: Final = time.perf_counter
+_time: Final = time.time
+_tags: Final = TAGS_EMPTY
 _empty: Final = len(TAGS_EMPTY)
+_FETCH: Final = FETCH << 16  # API and version as one number
 
 
 class Known:
@@ -77,7 +85,10 @@ class Known:
 class Repeats:
     """Both directions of one connection."""
 
-    __slots__ = ("heads", "known", "lengths", "session", "strange", "whole_bytes_max")
+    __slots__ = (
+        "fetching", "heads", "known", "known_ids", "lengths", "misses", "session", "sessions", "strange",
+        "topics", "whole_bytes_max",
+    )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -86,53 +97,81 @@ class Repeats:
         self.lengths: list[int] = []
         self.strange = 0
         self.whole_bytes_max = session.limits.whole_bytes_max
+        self.topics = session.outward.topics
+        self.known_ids = self.topics.by_id
+        self.sessions = session.outward.sessions
+        self.fetching = session.outward.fetching
+        self.misses = session.outward.misses
 
     def asked(self, data: bytes, position: int, here: int, out: list[Buffer]) -> int:
         """Pass a request on if it is known by heart; where it ends, 0 if it is not."""
         known, session = self.known, self.session
-        if known is None or session.pauses & NOT_NOW:
+        if session.pauses & NOT_NOW or session.gated():
             return 0
-        size, kind, correlation_id = _request(data, position)
-        end: int = position + 4 + size
+        head: tuple[int, int, int] = _request(data, position)
+        size, kind, correlation_id = head
+        end = position + 4 + size
         if end > here or size > self.whole_bytes_max:
             return 0
-        if kind != known.kind or not data.startswith(known.head, position + HEAD_AT):
+        if kind >= _FETCH:
+            return self.fetch(data, position, end, kind - _FETCH, correlation_id, out)
+        if known is None:
+            return 0
+        if kind != known.kind or data[position + HEAD_AT : position + known.records_at] != known.head:
             known = self.another(data, position, kind)
             if known is None:
                 return 0
         at = position + known.records_at
         if end - at < _LENGTHS_BYTES + BATCH_HEADER_BYTES + _empty:
             return 0
-        length = data[at]
-        body = at + 1
-        if length > 127:
-            more = data[body]
-            body += 1
-            length += (more << 7) - 128
-            if more > 127:
-                more = data[body]
-                body += 1
-                length += (more << 14) - 16384
-                if more > 127:
-                    return 0
-        if body + length - 1 != end - _empty or not data.startswith(TAGS_EMPTY, end - _empty):
+        length, body = records_length(data, at)
+        if body + length - 1 != end - _empty or data[end - _empty : end] != _tags:
             return 0
         if known.by_id:
-            if known.topic not in session.outward.known_ids:
+            if known.topic not in self.known_ids:
                 return 0
             out.append(span(data, position, end))
         else:
-            head = data[position + 4 : position + HEAD_AT]
-            out.append(b"".join((_size(size + known.growth), head, known.renamed, span(data, at, end))))
+            number = data[position + 4 : position + HEAD_AT]
+            start = (size + known.growth).to_bytes(4, "big")
+            out.append(b"".join([start, number, known.renamed, span(data, at, end)]))
         usage = session.usage
         usage.requests += 1
         usage.bytes_in += size + 4
+        session.counted(size + 4)
         if known.acks:
             waiting = session.waiting
-            (delta,) = _delta(data, body + BATCH_HEADER_BYTES - 4)
-            waiting.append((correlation_id, known.route, perf_counter(), delta, None, known))
+            delta: tuple[int] = _delta(data, body + BATCH_HEADER_BYTES - 4)
+            waiting.append((correlation_id, known.route, _clock(), delta[0], None, known))
             if len(waiting) >= session.in_flight_max:
                 session.pause(IN_FLIGHT)
+        return end
+
+    def fetch(
+        self, data: bytes, position: int, end: int, version: int, correlation_id: int, out: list[Buffer]
+    ) -> int:
+        """Pass a fetch on if nothing in it has to be changed."""
+        session = self.session
+        route = session.asking.routes.get((FETCH, version))
+        at = request_passes(data, position, end, version, self.known_ids)
+        if not at or route is None:
+            return 0
+        session_id, epoch = _fetch_session(data, at)
+        if epoch > OPENING:
+            if session_id not in self.sessions:
+                return 0
+            self.fetching.epoch(session_id, epoch)
+        elif session_id or epoch == OPENING:
+            return 0
+        out.append(span(data, position, end))
+        usage = session.usage
+        usage.requests += 1
+        usage.bytes_in += end - position
+        session.counted(end - position)
+        waiting = session.waiting
+        waiting.append((correlation_id, route, _clock(), None, None, None))
+        if len(waiting) >= session.in_flight_max:
+            session.pause(IN_FLIGHT)
         return end
 
     def another(self, data: bytes, position: int, kind: int) -> Known | None:
@@ -151,17 +190,21 @@ class Repeats:
         waiting = session.waiting
         if not waiting:
             return 0
-        number, _, started, delta, _, known = waiting[0]
+        number, route, started, sent, then, known = waiting[0]
         if known is None:
-            return 0
-        size, correlation_id = _answer(data, position)
-        end: int = position + 4 + size
+            if route is None or not route.passes or then is not None:
+                return 0
+            return self.fetched(data, position, here, number, out)
+        delta: int = sent
+        answered: tuple[int, int] = _answer(data, position)
+        size, correlation_id = answered
+        end = position + 4 + size
         if (
             size != known.answer_size
             or end > here
             or correlation_id != number
-            or not data.startswith(known.answer_head, position + ANSWER_AT)
-            or not data.startswith(known.answer_tail, position + known.tail_at)
+            or data[position + ANSWER_AT : position + known.offset_at] != known.answer_head
+            or data[position + known.tail_at : end] != known.answer_tail
         ):
             return 0
         at = position + known.offset_at
@@ -169,17 +212,18 @@ class Repeats:
             out.append(data[position:end])
         else:
             head = data[position + 4 : position + ANSWER_AT]
-            out.append(b"".join((known.answer_start, head, known.answer_renamed, data[at:end])))
+            out.append(b"".join([known.answer_start, head, known.answer_renamed, data[at:end]]))
         waiting.popleft()
         usage = session.usage
         usage.bytes_out += size + 4
         if known.acks == 1:  # for acks=all the broker waits for others
-            usage.service_seconds += perf_counter() - started
-        (first,) = _offset(data, at)
+            usage.service_seconds += _clock() - started
+        offset: tuple[int] = _offset(data, at)
+        first = offset[0]
         if first < 0 or delta < 0:
             return end
-        topic_id = known.topic if known.by_id else session.inward.topics.by_name.get(known.topic)
-        second = int(time())
+        topic_id = known.topic if known.by_id else self.topics.by_name.get(known.topic)
+        second = int(_time())
         if second != known.second or topic_id != known.range_id:
             self.gather(known, topic_id, second, first, delta)
             return end
@@ -189,6 +233,25 @@ class Repeats:
         if first + delta > gathered[1]:
             gathered[1] = first + delta
         gathered[2] += delta + 1
+        return end
+
+    def fetched(self, data: bytes, position: int, here: int, number: int, out: list[Buffer]) -> int:
+        """Pass on the answer to a fetch if nothing in it has to be changed."""
+        answered: tuple[int, int] = _answer(data, position)
+        size, correlation_id = answered
+        end = position + 4 + size
+        if end > here or correlation_id != number:
+            return 0
+        at = answer_passes(data, position, end, self.known_ids)
+        if not at:
+            return 0
+        (session_id,) = _delta(data, at)
+        if session_id and (session_id not in self.sessions or self.misses.open):
+            return 0
+        out.append(span(data, position, end))
+        session = self.session
+        session.waiting.popleft()
+        session.usage.bytes_out += size + 4
         return end
 
     def gather(self, known: Known, topic_id: bytes | None, second: int, first: int, delta: int) -> None:

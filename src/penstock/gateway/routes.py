@@ -12,6 +12,7 @@ from penstock.gateway.apis import (
     treatment,
 )
 from penstock.wire.definitions import load
+from penstock.wire.passing import VERSION_FIRST
 from penstock.wire.plans import Direction
 from penstock.wire.rules import Kind
 from penstock.wire.splice import TAKE, Program, program
@@ -38,7 +39,7 @@ class Route:
     """What happens to one API in one version."""
 
     __slots__ = (
-        "api", "by_id", "here", "lists", "produces", "rebuilt", "refused", "request", "response",
+        "api", "by_id", "here", "lists", "passes", "produces", "rebuilt", "refused", "request", "response",
         "teaches", "timed", "version",
     )  # fmt: skip
 
@@ -51,6 +52,7 @@ class Route:
         self.refused = how is Treatment.REFUSED
         self.produces = api_key == PRODUCE
         self.by_id = self.produces and version >= PRODUCE_IDS_FIRST
+        self.passes = api_key == FETCH and version >= VERSION_FIRST  # if its ids and its session are known
         self.teaches = api in _TEACHING
         self.lists = api in _LISTING
         self.timed = api not in _WAITING

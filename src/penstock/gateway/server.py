@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from penstock.wire.names import Names
 
 BACKLOG: Final = 4096
-ACCEPTS_AT_ONCE: Final = 256  # before other work gets its turn
+ACCEPTS_AT_ONCE: Final = 8  # before other work gets its turn: each takes a tenth of a millisecond
 SWEEP_SECONDS: Final = 1.0
 DRAIN_POLL_SECONDS: Final = 0.02
 VERSIONS_SECONDS: Final = 60.0  # between two looks at what a broker speaks

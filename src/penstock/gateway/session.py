@@ -12,8 +12,8 @@ while one of its requests is being worked on here, and while too many of them ar
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.gateway.admission import Denial
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.gateway.sampling import Witness
     from penstock.gateway.server import Gateway
     from penstock.gateway.tenancy import Realm
+    from penstock.gateway.topics import Misses
     from penstock.gateway.upstream import Upstream
     from penstock.model.errors.plans import AnswerRefused
     from penstock.wire.splice import Action, Buffer, Program, Seen
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     Waiting = tuple[int, Route | None, float, Any, "Then | None", "Known | None"]
 
 JOINED_BYTES_MAX: Final = 32 * 1024
+
+_clock: Final = time.perf_counter
 
 
 class _Asking:
@@ -75,7 +78,7 @@ class _Asking:
 
     def begin(self, api_key: int, version: int, correlation_id: int, size: int) -> Program | Action:
         session = self.session
-        if session.pauses & NOT_NOW:
+        if session.pauses & NOT_NOW or (session.gated() and session.waits(api_key, size + 4)):
             return HOLD
         route = self.routes.get((api_key, version))
         if route is None:
@@ -90,14 +93,15 @@ class _Asking:
         usage = session.usage
         usage.requests += 1
         usage.bytes_in += self.size + 4
+        session.counted(self.size + 4)
         known, self.known = self.known, None
         if seen is not None and seen[0][0] == 0:
             return  # acks=0: there will be no answer
         waiting = session.waiting
         if known is None or seen is None:
-            waiting.append((self.correlation_id, route, perf_counter(), seen, None, None))
+            waiting.append((self.correlation_id, route, _clock(), seen, None, None))
         else:
-            waiting.append((self.correlation_id, route, perf_counter(), seen[1][3], None, known))
+            waiting.append((self.correlation_id, route, _clock(), seen[1][3], None, known))
         if len(waiting) >= session.in_flight_max:
             session.pause(IN_FLIGHT)
 
@@ -114,12 +118,14 @@ class _Asking:
         if session.life.serves:
             session.usage.requests += 1
             session.usage.bytes_in += len(frame) + 4
+            session.counted(len(frame) + 4)
         session.dialogue.take(frame)
 
     def refused(self, frame: bytes, error: NameRefused | AnswerRefused) -> None:
         session = self.session
         session.usage.requests += 1
         session.usage.bytes_in += len(frame) + 4
+        session.counted(len(frame) + 4)
         session.dialogue.refuse(frame, error)
 
 
@@ -150,6 +156,7 @@ class _Answering:
         if route.teaches or route.lists:
             names = session.teaching
             names.lists_brokers = route.lists
+            names.needs_brokers = route.lists and route.teaches
             session.responses.names = names
         else:
             session.responses.names = session.inward
@@ -162,9 +169,9 @@ class _Answering:
         usage = session.usage
         usage.bytes_out += self.size + 4
         if seen is not None:
-            session.watched(route, facts(sent, known), seen, perf_counter() - started)
+            session.watched(route, facts(sent, known), seen, _clock() - started)
         elif route.timed:
-            usage.service_seconds += perf_counter() - started
+            usage.service_seconds += _clock() - started
 
     def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Seen) -> None:
         del seen
@@ -177,7 +184,7 @@ class _Answering:
         session = self.session
         _, _, started, _, then, _ = session.waiting.popleft()
         assert then is not None
-        session.usage.service_seconds += perf_counter() - started
+        session.usage.service_seconds += _clock() - started
         answer = then(frame)
         if answer is not None:
             session.usage.bytes_out += len(answer)
@@ -191,10 +198,10 @@ class Session:
     """A client's connection: asyncio's protocol without its base, which cannot be compiled with it."""
 
     __slots__ = (
-        "active", "asking", "began", "broker", "dialogue", "in_flight_max", "inward", "life", "limits",
-        "mark", "number", "outward", "pauses", "realm", "repeats", "requests", "responses", "server",
-        "teaching", "tenant_wanted", "to_broker", "to_client", "transport", "upstream", "usage", "waiting",
-        "witness",
+        "active", "asking", "began", "broker", "broker_transport", "dialogue", "in_flight_max", "inward",
+        "life", "limits", "mark", "misses", "number", "outward", "pauses", "realm", "repeats", "requests",
+        "responses", "server", "teaching", "tenant_wanted", "to_broker", "to_client", "transport", "upstream",
+        "usage", "waiting", "witness",
     )  # fmt: skip
 
     def __init__(self, server: Gateway, number: int, address: str, broker: Broker | None) -> None:
@@ -210,6 +217,8 @@ class Session:
         self.pauses = 0
         self.transport: asyncio.Transport | None = None
         self.upstream: Upstream | None = None
+        self.broker_transport: asyncio.Transport | None = None  # the upstream's
+        self.misses: Misses | None = None  # of the requests, once there is a broker
         self.realm: Realm | None = None
         self.witness: Witness | None = None  # of a tenant whose requests are sampled
         self.mark: Callable[[list[Buffer]], list[Buffer]] | None = None  # what answers are told besides
@@ -242,7 +251,8 @@ class Session:
             return
         if out:
             self.send(out)
-        if self.realm is not None and self.outward.misses.ids and self.requests.between_frames:
+        misses = self.misses
+        if misses is not None and misses.ids and self.requests.between_frames:
             self.dialogue.look_up()
 
     def eof_received(self) -> None:
@@ -277,7 +287,7 @@ class Session:
         self.outward = Outward(realm, sessions, fetching)
         self.inward = Inward(realm, sessions, fetching)
         self.teaching = Teaching(realm, sessions, fetching)
-        self.inward.misses = self.teaching.misses = self.outward.misses
+        self.misses = self.inward.misses = self.teaching.misses = self.outward.misses
         self.requests.names = self.server.outward_names(self.outward)
         answering = _Answering(self)
         self.responses = Responses(answering, self.inward, self.limits)
@@ -290,6 +300,7 @@ class Session:
         upstream.resume = self.broker_lost
         upstream.hand_over(self.from_broker)
         assert upstream.transport is not None
+        self.broker_transport = upstream.transport
         upstream.transport.set_write_buffer_limits(high=self.server.settings.bounds.write_buffer_bytes_max)
         self.life = advance(self.life, Event.LINKED)
 
@@ -325,10 +336,10 @@ class Session:
 
     def send(self, out: list[Buffer]) -> None:
         """To the broker."""
-        upstream = self.upstream
-        if upstream is None or upstream.transport is None or upstream.transport.is_closing():
+        transport = self.broker_transport
+        if transport is None or transport.is_closing():
             return
-        _write(upstream.transport, out)
+        _write(transport, out)
 
     def write(self, out: list[Buffer]) -> None:
         """To the client."""
@@ -357,7 +368,7 @@ class Session:
 
     def forward(self, frame: bytes, correlation_id: int, route: Route, then: Then | None = None) -> None:
         """A request that was built here. Inside a feed it goes with what is being sent."""
-        self.waiting.append((correlation_id, route, perf_counter(), None, then, None))
+        self.waiting.append((correlation_id, route, _clock(), None, then, None))
         self.to_broker.append(frame)
 
     # Whether the client is read
@@ -389,6 +400,20 @@ class Session:
             self.unpause(IN_FLIGHT)
         if self.pauses & DRAINING and not self.waiting and self.requests.between_frames:
             self.close("drained")
+
+    # What a session whose tenant has limits does besides
+
+    def counted(self, size: int) -> None:
+        """A request of so many bytes was counted."""
+
+    def gated(self) -> bool:
+        """Has the tenant used up any of its limits?"""
+        return False
+
+    def waits(self, api_key: int, size: int) -> bool:
+        """The next frame is such a request: must it wait for its turn?"""
+        del api_key, size
+        return False
 
     def wait_seconds(self) -> float:
         """How long it is still not read, for having had too much."""
@@ -434,7 +459,7 @@ class Session:
         if acks == 1:  # for acks=all the broker waits for others
             self.usage.service_seconds += seconds
         ids = None if route.by_id else self.realm.topics.by_name
-        self.server.acks.answered(acks, sent[1:], seen, ids, int(time()))
+        self.server.acks.answered(acks, sent[1:], seen, ids, int(time.time()))
 
     def deleted(self, seen: Seen) -> None:
         """Topics are gone: nothing to count here."""

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 _PROCESS_KEYS: Final = (
     "gateway", "cluster", "listen", "advertised_host", "platform_key", "routing", "domain", "port",
     "tls", "upstream_ca", "metrics_port", "brokers", "tenants", "tenants_from",
-    "gateways", "workers", "log_sample",
+    "gateways", "workers", "log_sample", "bounds",
 )  # fmt: skip
 _BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits", "metrics")
 _TENANT_KEYS: Final = (
@@ -107,6 +107,7 @@ GATEWAYS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 1_000_000
 RIGHTS_MAX: Final = 200  # of one account
 REQUEST_BYTES_MAX: Final = 1 << 30
+BOUND_MAX: Final = 1 << 30
 
 
 class TenantsFrom(StrEnum):
@@ -250,6 +251,7 @@ def parse_gateway(
         gateways=at.integer("gateways", at_least=1, at_most=GATEWAYS_MAX, default=1),
         workers=at.integer("workers", at_least=1, at_most=WORKERS_MAX, default=1),
         log_sample=at.share("log_sample", 0.0),
+        bounds=_bounds(f"{where}: bounds", at.values.get("bounds")),
     )
     if settings.routing is Routing.SNI and settings.certificate is None:
         raise at.invalid("tls", "expected a certificate, since SNI is part of TLS")
@@ -265,6 +267,19 @@ def parse_gateway(
     )
     _check_unique(at, tenants)
     return settings, GatewayConfig(physical_cluster_id(at.text("cluster")), brokers, tenants)
+
+
+def _bounds(where: str, values: Any) -> Bounds:
+    """What is not named is as it is by default; seconds and rates may be broken numbers."""
+    default = Bounds()
+    at = _At(where, values or {}, [each.name for each in fields(Bounds)])
+    named: dict[str, Any] = {}
+    for name in at.values:
+        if isinstance(getattr(default, name), float):
+            named[name] = at.rate(name, 1.0)
+        else:
+            named[name] = at.integer(name, at_least=1, at_most=BOUND_MAX)
+    return replace(default, **named)
 
 
 def _check_unique(at: _At, tenants: Sequence[Tenant]) -> None:

@@ -43,7 +43,8 @@ BROKER_FULL: Final = 2
 IN_FLIGHT: Final = 4
 DRAINING: Final = 8
 CLIENT_FULL: Final = 16  # it does not read its answers, so it is not read either
-NOT_NOW: Final = HELD | DRAINING | IN_FLIGHT | CLIENT_FULL  # its next frame is left where it is
+IN_LINE: Final = 32  # it has used up a limit, and waits for its turn
+NOT_NOW: Final = HELD | DRAINING | IN_FLIGHT | CLIENT_FULL | IN_LINE  # its next frame is left where it is
 
 _NEXT: Final[dict[tuple[State, Event], State]] = {
     (State.NEW, Event.ACCEPTED): State.HANDSHAKE,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GATEWAY_USER: Final = "_penstock.gateway"  # may read the state of its cluster, and hand in evidence
 # What of a tenant's quota gateways share. Request time, as a gateway sees it, holds what else the broker
-# was busy with: until it is calibrated against the broker's own figure, only a file can limit it.
+# was busy with: it is shared where every broker's own figure is known, against which it is calibrated.
 ENFORCED: Final = (
     Dimension.INGRESS_BYTES,
     Dimension.EGRESS_BYTES,
@@ -66,7 +66,12 @@ def gateway_rules() -> list[Acl]:
     return read + write
 
 
-def tenant_of(state: TenantState) -> Tenant:
+def enforced_by(config: GatewayConfig) -> tuple[Dimension, ...]:
+    measured = bool(config.brokers) and all(broker.metrics is not None for broker in config.brokers)
+    return (*ENFORCED, Dimension.REQUEST_TIME_US) if measured else ENFORCED
+
+
+def tenant_of(state: TenantState, enforced: Sequence[Dimension] = ENFORCED) -> Tenant:
     """A tenant as the gateway goes by it."""
     default = TenantLimits()
     accounts = {account.id: ServiceAccount(account.id, account.generation) for account in state.accounts}
@@ -90,7 +95,7 @@ def tenant_of(state: TenantState) -> Tenant:
             if Dimension.PARTITIONS in state.quota
             else None,
         ),
-        {dimension: state.quota[dimension] for dimension in ENFORCED if dimension in state.quota},
+        {dimension: state.quota[dimension] for dimension in enforced if dimension in state.quota},
     )
 
 
@@ -101,6 +106,7 @@ class StateSource:
         self._bootstrap = bootstrap
         self._security = security
         self._base = base
+        self._enforced = enforced_by(base)
         self._tenants: dict[str, Tenant] = {}
         self._changed = asyncio.Event()
         self._dirty = False
@@ -145,7 +151,7 @@ class StateSource:
                 continue
             try:
                 state = TenantState.from_record(RegistryRecord.from_bytes(record.value))
-                self._tenants[tenant] = tenant_of(state)
+                self._tenants[tenant] = tenant_of(state, self._enforced)
             except (PenstockError, ValueError) as failure:
                 log.warning("tenant not taken over", **{keys.TENANT: tenant, keys.ERROR: str(failure)})
 

@@ -14,6 +14,7 @@ from penstock.gateway.apis import INWARD_KINDS, OUTWARD_KINDS
 from penstock.gateway.fetches import FetchSessions
 from penstock.gateway.patterns import above, below
 from penstock.gateway.topics import Misses, TopicIds
+from penstock.model.errors.gateway import BrokersUnknown
 from penstock.model.errors.plans import NameRefused
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX
 from penstock.wire.names import Names
@@ -217,6 +218,7 @@ class Inward(Names):
         self.sessions = sessions
         self.misses = Misses()  # those of the requests, once there is a connection
         self.lists_brokers = False  # the answer at hand is a list of brokers, not one coordinator
+        self.needs_brokers = False  # it is no answer without one, and none was seen yet
 
     def topic(self, name: bytes) -> bytes | None:
         return name[self.cut :] if name.startswith(self.prefix) else None
@@ -240,6 +242,7 @@ class Inward(Names):
         return above(self.prefix, regex)
 
     def endpoint(self, broker_id: int, host: bytes, port: int) -> tuple[int, bytes, int] | None:
+        self.needs_brokers = False
         if broker_id < 0:
             return broker_id, b"", -1
         offered = self.realm.addresses.get(broker_id)
@@ -258,6 +261,8 @@ class Inward(Names):
         return broker_id if self.realm.shown(broker_id) else self.realm.controller()
 
     def cluster_id(self, cluster_id: bytes) -> bytes:
+        if self.needs_brokers:  # in Metadata they come before
+            raise BrokersUnknown
         return self.realm.cluster_id
 
     def client_host(self, host: bytes) -> bytes:

@@ -1,8 +1,9 @@
-"""A session whose tenant has limits: what is too much passes, is told of, and then waits (KIP-219).
+"""A session whose tenant has limits: what is too much waits for its turn, and is told so (KIP-219).
 
-Both directions are charged for what goes by. Whoever is in debt is answered with the time it has to
-wait, and its connection is not read for that long; the broker's side is read on, so that answers
-never wait. While nothing can be in debt, a request costs three comparisons more than without limits.
+Both directions are charged for what goes by. While a limit is in debt, frames that would use more of it
+are left where they are and their connections stand in line (`lines`); answers meanwhile carry the time
+that their client has to wait. The broker's side is read on, so that answers never wait. While nothing
+can be in debt, a request costs three comparisons more than without limits.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.gateway import rebuild
 from penstock.gateway.dialogue import LOOK_UP_VERSION, Dialogue
+from penstock.gateway.lines import WAIT_SECONDS_MAX
+from penstock.gateway.metering import NEVER_REACHED
 from penstock.gateway.partitions import CREATE_TOPICS, STRICT_FIRST, judge
 from penstock.gateway.session import Session
-from penstock.gateway.throttling import FETCH, lowered, marked
+from penstock.gateway.states import IN_LINE
+from penstock.gateway.throttling import FETCH, PRODUCE, SHARE_FETCH, lowered, marked
 from penstock.model.events import Dimension
 from penstock.quota.buckets import throttle_ms
 from penstock.wire.splice import Limits
@@ -27,28 +31,29 @@ if TYPE_CHECKING:
     from penstock.gateway.admission import Denial
     from penstock.gateway.calibration import Calibration, Work
     from penstock.gateway.config import Broker, Holder
+    from penstock.gateway.lines import Line
     from penstock.gateway.routes import Route
     from penstock.gateway.server import Gateway
     from penstock.gateway.session import Then
     from penstock.gateway.tenancy import Realm
-    from penstock.gateway.throttling import Asked, Quotas, TenantQuota
+    from penstock.gateway.throttling import Asked, Quotas, TenantQuota, Told
     from penstock.gateway.tuned import Part, Tuning
     from penstock.gateway.upstream import Upstream
     from penstock.wire.frames import Request
     from penstock.wire.splice import Seen
 
-MUTED: Final = 1 << 10  # among the reasons in `states` why a client is not read
-# Clients give a request half a minute by default. What is still owed then is waited for the next time.
-MUTE_SECONDS_MAX: Final = 15.0
+MUTED: Final = 1 << 10  # among the reasons in `states` why a client is not read: for what it has changed
 FETCH_KEY: Final = FETCH.to_bytes(2)
 EVERY_TOPIC: Final = None  # of a Metadata request; the broker's authorizer leaves the tenant's own
-TOLD_MS_MAX: Final = int(MUTE_SECONDS_MAX * 1000)
+TOLD_MS_MAX: Final = int(WAIT_SECONDS_MAX * 1000)
+OTHER: Final = -1
+KEYS: Final = {"Produce": PRODUCE, "Fetch": FETCH, "ShareFetch": SHARE_FETCH}
 
 
 class ThrottledSession(Session):
     __slots__ = (
-        "_calibration", "_muted_until", "_own_until", "_part", "_quota", "_quotas", "_telling", "_tuning",
-        "_unmuting", "_work",
+        "_asked", "_calibration", "_came", "_expected", "_line", "_muted_until", "_part", "_passed", "_quota",
+        "_quotas", "_telling", "_tuning", "_turn", "_unmuting", "_work",
     )  # fmt: skip
 
     def __init__(
@@ -68,8 +73,12 @@ class ThrottledSession(Session):
         self._work: Work | None = None  # of a broker that tells what it does
         self._quota: TenantQuota | None = None
         self._part: Part | None = None  # of a broker on which tenants are held
+        self._line: Line | None = None  # in which it stands
+        self._turn: Line | None = None  # in which it is its turn just now
+        self._passed: list[Line] = []  # in which its turn came for the frame that is next
+        self._asked = 0  # what was not answered when it last asked
+        self._came = self._expected = 0  # bytes from the broker since, and what a fetch is taken to get
         self._muted_until = 0.0
-        self._own_until = 0.0  # of that, what its own quota makes it wait
         self._unmuting: asyncio.TimerHandle | None = None
         self._telling: tuple[int, Asked] | None = None
         self.dialogue = ThrottledDialogue(self)
@@ -98,96 +107,166 @@ class ThrottledSession(Session):
         self.tune()
 
     def tune(self) -> None:
-        if self._tuning is not None and self.realm is not None:
-            self._part = self._tuning.part(self.broker, self.realm.tenant.id, self.server.now())
+        if self._tuning is None or self.realm is None or self._quota is None:
+            return
+        self._part = self._tuning.part(self.broker, self.realm.tenant.id, self.server.now())
+        if self._part is not None:
+            self._part.quota.throttled_seconds = self._quota.pressed_seconds
 
     def data_received(self, data: bytes) -> None:
-        quota = self._quota
-        if quota is None:
-            super().data_received(data)
-            return
         # Whoever fetches does so on a connection of its own: the first request of a chunk tells.
-        if data[4:6] == FETCH_KEY:
-            data = self._lowered(data, quota)
-        if self._part is None:
-            super().data_received(data)
-        else:
-            with self._counted_in(self._part):
-                super().data_received(data)
-        usage = self.usage
-        if usage.bytes_in > quota.bytes_in_next or usage.requests > quota.requests_next:
-            self._mute(*quota.sent(self.server.now()))
+        if self._quota is not None and data[4:6] == FETCH_KEY:
+            data = self._lowered(data, self._quota)
+            self._expect()
+        super().data_received(data)
+        self._asked = len(self.waiting)
 
     def _lowered(self, data: bytes, quota: TenantQuota) -> bytes:
         bytes_max, asking = quota.fetch_bytes_max, self.requests
-        if self._part is not None and (held := self._part.quota.fetch_bytes_max) is not None:
-            bytes_max = held if bytes_max is None else min(held, bytes_max)
-        if bytes_max is None or not asking.between_frames or asking.held_bytes:
+        if self._part is not None:
+            bytes_max = min(bytes_max, self._part.quota.fetch_bytes_max)
+        if bytes_max == NEVER_REACHED or not asking.between_frames or asking.held_bytes:
             return data
         return lowered(data, bytes_max)
 
-    def unpause(self, reason: int) -> None:
-        if self._part is None:
-            super().unpause(reason)
-        else:
-            with self._counted_in(self._part):  # what was held is asked now
-                super().unpause(reason)
+    def _expect(self) -> None:
+        """What the next fetch will get: as much as the last ones did."""
+        answers = self._asked - len(self.waiting)
+        if answers > 0:
+            self._expected, self._came = self._came // answers, 0
 
-    @contextlib.contextmanager
-    def _counted_in(self, part: Part) -> Iterator[None]:
-        """What is asked and served meanwhile counts for the broker, too; waits for it are at its end."""
-        usage, there = self.usage, part.usage
-        bytes_in, requests, service = usage.bytes_in, usage.requests, usage.service_seconds
-        calibration = usage.calibration
+    # Frames from the client, one by one
+
+    def counted(self, size: int) -> None:
+        usage = self.usage
+        if usage.bytes_in > usage.bytes_in_next or usage.requests > usage.requests_next:
+            assert self._quota is not None, "nobody else has anything to reach"
+            self._quota.sent(self.server.now())
+        if self._part is not None:
+            there = self._part.usage
+            there.bytes_in += size
+            there.requests += 1
+            if there.bytes_in > there.bytes_in_next:
+                self._part.quota.sent(self.server.now())
+
+    def gated(self) -> bool:
+        return self.usage.gates != 0 or (self._part is not None and self._part.usage.gates != 0)
+
+    def waits(self, api_key: int, size: int) -> bool:
+        if self._quota is None:
+            return False
+        now = self.server.now()
+        lines: list[Line] = []
+        for quota in (self._quota,) if self._part is None else (self._quota, self._part.quota):
+            for line in quota.lines(api_key):
+                if line in self._passed:
+                    lines.append(line)
+                elif line.blocks(now, in_turn=line is self._turn):
+                    self._line = line
+                    line.join(self, self._worth(line, size), now)
+                    self.pause(IN_LINE)
+                    return True
+                elif len(line):
+                    lines.append(line)
+                else:
+                    quota.open(line.dimension)
+        for line in lines:
+            line.take(self._worth(line, size), now)
+        self._passed = []
+        return False
+
+    def _worth(self, line: Line, size: int) -> float:
+        """What a request is taken to use; of a fetch it is what the last one did."""
+        match line.dimension:
+            case Dimension.INGRESS_BYTES:
+                return float(size)
+            case Dimension.EGRESS_BYTES:
+                return float(self._expected)
+            case Dimension.REQUESTS:
+                return 1.0
+            case _:
+                return 0.0
+
+    def go_on(self, line: Line) -> None:
+        self._line = None
+        self._turn = line
+        self._passed.append(line)
+        self._expect()
         try:
-            yield
+            self.unpause(IN_LINE)
         finally:
-            there.bytes_in += usage.bytes_in - bytes_in
-            there.requests += usage.requests - requests
-            there.service_seconds += usage.service_seconds - service
-            there.calibration += usage.calibration - calibration
-        if there.bytes_in > part.quota.bytes_in_next:
-            self._mute(*part.quota.sent(self.server.now()), part)
-        if there.service_seconds > part.quota.service_next:
-            self._mute(*part.quota.served(self.server.now()), part)
+            self._turn = None
+            self._asked = len(self.waiting)
+
+    def alarm(self, line: Line, seconds: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, lambda: line.serve(self.server.now()))
+
+    # Answers from the broker
 
     def from_broker(self, data: bytes) -> None:
-        quota = self._quota
+        quota, part = self._quota, self._part
         assert quota is not None, "brokers speak to those who are linked"
-        quota.egress_left -= len(data)
-        if self._part is not None:
-            self._from_held(data, quota, self._part)
-        elif quota.egress_left < 0 or self._muted_until:
-            wait, reason = quota.answered(self.server.now())
-            self._tell(data, wait)
-            self._mute(wait, reason)
+        size = len(data)
+        self._came += size
+        quota.egress_left -= size
+        if quota.egress_left < 0:
+            quota.answered(self.server.now())
+        if part is not None:
+            self._from_held(data, part)
+        elif self.usage.gates or self._muted_until:
+            self._tell(data)
         else:
             self._pass_on(data)
         if self.usage.service_seconds > quota.service_next:
-            self._mute(*quota.served(self.server.now()))
+            quota.served(self.server.now())
 
-    def _from_held(self, data: bytes, quota: TenantQuota, part: Part) -> None:
-        """From a broker on which tenants are held."""
-        part.usage.bytes_out += len(data)
+    def _from_held(self, data: bytes, part: Part) -> None:
+        """From a broker on which tenants are held: what it does counts for the broker, too."""
+        usage, there = self.usage, part.usage
+        there.bytes_out += len(data)
         part.quota.egress_left -= len(data)
-        now = self.server.now()
-        own, held = quota.answered(now), part.quota.answered(now)
-        with self._counted_in(part):
-            self._tell(data, max(own[0], held[0]))
-        self._mute(*own)
-        self._mute(*held, part)
+        if part.quota.egress_left < 0:
+            part.quota.answered(self.server.now())
+        service, calibration = usage.service_seconds, usage.calibration
+        self._tell(data)
+        there.service_seconds += usage.service_seconds - service
+        there.calibration += usage.calibration - calibration
+        if there.service_seconds > part.quota.service_next:
+            part.quota.served(self.server.now())
 
-    def _tell(self, data: bytes, wait: float) -> None:
-        """Answers to somebody who may have to wait: for them, or for what it sent before."""
-        told = max(wait, self._muted_until - asyncio.get_running_loop().time())
-        if told > 0 and self.responses.between_frames:
-            asked = {each[0]: (each[1].api, each[1].version) for each in self.waiting if each[1] is not None}
-            wait_ms = min(throttle_ms(told), TOLD_MS_MAX)
-            self.mark = lambda out: [marked(b"".join(out), wait_ms, asked)]
+    def _tell(self, data: bytes) -> None:
+        """Answers to somebody who may have to wait the next time."""
+        if (self.gated() or self._muted_until) and self.responses.between_frames:
+            told = self._told()
+            if told:
+                self.mark = lambda out: [marked(b"".join(out), told)]
         try:
             self._pass_on(data)
         finally:
             self.mark = None
+
+    def _told(self) -> dict[int, Told]:
+        """By correlation id, how long whoever asked for it has to wait before it may ask for more."""
+        told: dict[int, Told] = {}
+        waits: dict[int, int] = {}
+        for number, route, *_ in self.waiting:
+            if route is None:
+                continue
+            key = KEYS.get(route.api, OTHER)
+            if key not in waits:
+                waits[key] = min(throttle_ms(self._wait_of(key)), TOLD_MS_MAX)
+            if waits[key] > 0:
+                told[number] = (route.api, route.version, waits[key])
+        return told
+
+    def _wait_of(self, api_key: int) -> float:
+        now = self.server.now()
+        longest = self._muted_until - now
+        assert self._quota is not None
+        for quota in (self._quota,) if self._part is None else (self._quota, self._part.quota):
+            for line in quota.lines(api_key):
+                longest = max(longest, line.wait_seconds(now))
+        return max(longest, 0.0)
 
     def _pass_on(self, data: bytes) -> None:
         """To the client; of the time it took, what was work of the broker's is charged."""
@@ -233,13 +312,13 @@ class ThrottledSession(Session):
 
     def spend_changes(self, count: float) -> float:
         assert self._quota is not None
-        return self._quota.charge({Dimension.PARTITION_CHANGES: count}, self.server.now())[0]
+        return self._quota.charge({Dimension.PARTITION_CHANGES: count}, self.server.now())
 
     def change_partitions(self, count: int, wait: float) -> None:
         """So many are made or gone, and that has to be waited for."""
         self.usage.partition_changes += count
         if wait > 0:
-            self._mute(wait, Dimension.PARTITION_CHANGES)
+            self._mute(min(wait, WAIT_SECONDS_MAX))
 
     @contextlib.contextmanager
     def telling(self, wait: float, asked: Asked) -> Iterator[None]:
@@ -259,51 +338,33 @@ class ThrottledSession(Session):
     def connection_lost(self, failure: Exception | None) -> None:
         if self._unmuting is not None:
             self._unmuting.cancel()
-        if self._part is not None:
-            self._part.muted.discard(self._relieve)
+        if self._line is not None:
+            self._line.leave(self, self.server.now())
+            self._line = None
         super().connection_lost(failure)
 
-    def _mute(self, wait: float, reason: Dimension | None, part: Part | None = None) -> None:
-        """Not read for so long: for its own quota, or for what its part of a broker leaves."""
-        if reason is None:
-            return
+    def _mute(self, seconds: float) -> None:
+        """Not read for so long, whatever it asks for: partitions are made and deleted one after another."""
         assert self._quota is not None
-        now = asyncio.get_running_loop().time()
-        until = now + min(wait, MUTE_SECONDS_MAX)
-        if part is None:
-            self._own_until = max(self._own_until, until)
-        else:
-            part.muted_until = max(part.muted_until, until)
-            part.muted.add(self._relieve)
+        now = self.server.now()
+        until = now + seconds
         if until <= self._muted_until:
             return
-        self._quota.waited(reason, until - max(now, self._muted_until), pressed=part is not None)
-        self._mute_until(until)
-
-    def _mute_until(self, until: float) -> None:
+        self._quota.waited(Dimension.PARTITION_CHANGES, until - max(now, self._muted_until))
         self._muted_until = until
         if self._unmuting is not None:
             self._unmuting.cancel()
         self.pause(MUTED)
-        self._unmuting = asyncio.get_running_loop().call_at(until, self._unmute)
-
-    def _relieve(self) -> None:
-        """Its part of a broker has grown: perhaps it waits too long."""
-        assert self._part is not None
-        now = asyncio.get_running_loop().time()
-        until = max(self._own_until, now + self._part.quota.debt_seconds(self.server.now()))
-        if until < self._muted_until:
-            self._part.muted_until = min(self._part.muted_until, until)
-            self._mute_until(until)
-
-    def wait_seconds(self) -> float:
-        return self._muted_until - asyncio.get_running_loop().time() if self._muted_until else 0.0
+        self._unmuting = asyncio.get_running_loop().call_later(seconds, self._unmute)
 
     def _unmute(self) -> None:
-        self._muted_until = self._own_until = 0.0
-        if self._part is not None:
-            self._part.muted.discard(self._relieve)
+        self._muted_until = 0.0
         self.unpause(MUTED)
+
+    def wait_seconds(self) -> float:
+        now = self.server.now()
+        in_line = 0.0 if self._line is None else self._line.wait_seconds(now)
+        return max(in_line, self._muted_until - now)
 
 
 class ThrottledDialogue(Dialogue):
@@ -341,7 +402,7 @@ class ThrottledDialogue(Dialogue):
 
 def _told(frame: bytes, wait_ms: int, asked: Asked) -> bytes:
     """One whole answer."""
-    return marked(frame, wait_ms, {int.from_bytes(frame[4:8], signed=True): asked})
+    return marked(frame, {int.from_bytes(frame[4:8], signed=True): (*asked, wait_ms)})
 
 
 def throttled_by(

@@ -61,7 +61,7 @@ class Part:
     """One tenant on one broker."""
 
     __slots__ = (
-        "attempts", "before", "muted", "muted_until", "quota", "refused", "refused_before", "still", "usage",
+        "attempts", "before", "quota", "refused", "refused_before", "still", "usage",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -73,8 +73,6 @@ class Part:
         self.refused = self.refused_before = 0
         self.before = dict.fromkeys(HELD, 0.0)  # what had been done at the last look
         self.still = 0  # looks since it did anything
-        self.muted_until = 0.0
-        self.muted: set[Callable[[], None]] = set()  # connections that wait, to be told of more room
 
     def done(self) -> dict[Dimension, float]:
         return {
@@ -94,12 +92,8 @@ class Part:
 
     def retune(self, rates: Rates, now: float) -> None:
         """What it is left with from now on; those who wait for it wait no longer than they have to."""
-        more = any(rates.get(dimension, UNLIMITED) > self.rate(dimension) for dimension in FOLLOWED)
         self.quota.retune({dimension: rates.get(dimension, UNLIMITED) for dimension in FOLLOWED}, now)
         self._retune_attempts(rates.get(Dimension.CONNECTION_ATTEMPTS), now)
-        if more:
-            for relieve in list(self.muted):
-                relieve()
 
     def _retune_attempts(self, rate: float | None, now: float) -> None:
         if rate is None:
@@ -113,7 +107,7 @@ class Part:
     def rate(self, dimension: Dimension) -> float:
         if dimension is Dimension.CONNECTION_ATTEMPTS:
             return UNLIMITED if self.attempts is None else self.attempts.rate
-        return self.quota.granted()[dimension]
+        return self.quota.rate(dimension)
 
 
 class BrokerTuning:
@@ -212,7 +206,7 @@ class BrokerTuning:
         if dimension is Dimension.CONNECTION_ATTEMPTS:
             refused, part.refused_before = part.refused > part.refused_before, part.refused
             return refused
-        return part.muted_until > since and part.still < STILL_LOOKS
+        return part.quota.line(dimension).waited_since(since) and part.still < STILL_LOOKS
 
 
 class Tuning:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -184,3 +185,20 @@ def test_a_second_bench_waits_and_says_for_whom(tmp_path: Path) -> None:
             first.wait(timeout=30)
 
     assert f"waiting for bench.first, process {first.pid}," in progress.getvalue()
+
+
+def test_a_bench_that_is_ended_ends_what_it_has_started() -> None:
+    code = "import sys; from bench.frame import interruptible\n"
+    code += "with interruptible():\n    try:\n        print('begun', flush=True); sys.stdin.read()\n"
+    code += "    finally:\n        print('ended', flush=True)\n"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+
+        process.terminate()
+
+        assert process.stdout.read() == b"ended\n"
+    assert process.returncode == 128 + signal.SIGTERM

@@ -386,6 +386,7 @@ def test_reset_asks_or_is_told(here: Here, made: Layout) -> None:
 
 def test_reset_deletes_all_but_what_was_adopted(here: Here, made: Layout) -> None:
     made.adopted.mkdir()
+    (made.home / "pipeline" / "state").mkdir(parents=True)
 
     assert here("reset", "--yes").code == 0
 

@@ -86,6 +86,7 @@ def test_status_shows_the_node_and_ends_well_when_all_is(platform: Platform) -> 
                 }
             ],
             "services": [],
+            "jobs": [],
         }
     )
 

@@ -91,6 +91,7 @@ def test_the_shape_of_status(here: Callable[..., Ran], home: Path) -> None:
                 }
             ],
             "services": [],
+            "jobs": [],
         }
     )
 

@@ -334,7 +334,7 @@ async def provision(
     bootstrap: Annotated[str, Parameter(help="Where the platform itself talks to the brokers.")],
     config: ConfigFile = Path("gateway.yaml"),
 ) -> int:
-    """Make the Kafka users and ACLs of every tenant in the file. Doing it again changes nothing.
+    """Make the Kafka users, ACLs and byte rates of every tenant in the file. Doing it again changes nothing.
 
     Example:  penstock gateway provision --bootstrap 127.0.0.1:19090
     """

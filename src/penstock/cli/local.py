@@ -29,6 +29,7 @@ from penstock.gateway.running import running
 from penstock.model.errors import Exit
 from penstock.model.errors.fleet import NotRunning, StillRunning
 from penstock.model.errors.settings import UsageInvalid
+from penstock.pipeline.status import every_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ _COLUMNS = {
     "UP": "up", "MB": "memory_mb", "RESTARTS": "restarts", "WHY": "reason",
 }  # fmt: skip
 _SERVICE_COLUMNS = {"SERVICE": "service", "STATE": "state", "ADDRESS": "address"}
+_JOB_COLUMNS = {"JOB": "job", "STATE": "state", "BEHIND": "behind", "ERROR": "error"}
 
 
 async def up(
@@ -118,7 +120,7 @@ async def status(
     timeout: Annotated[float, Parameter(help="How long to wait, seconds.")] = 120.0,
     options: Options = Options(),
 ) -> int:
-    """Show every node, and the services beside them. Exit code 5 unless every node answers.
+    """Show every node, the services beside them, the pipeline's jobs. Exit code 5 unless every node answers.
 
     Example:  penstock status -o json
     """
@@ -131,7 +133,8 @@ async def status(
         await asyncio.sleep(0.5)
         seen = await fleet_status(fleet)
     services = await asyncio.to_thread(services_of, fleet)
-    show(status_data(seen, services), options.form, status_view(seen, services))
+    jobs = jobs_of(fleet.layout)
+    show(status_data(seen, services, jobs), options.form, status_view(seen, services, jobs))
     return Exit.FINE if seen.state is FleetState.READY else Exit.UNHEALTHY
 
 
@@ -207,7 +210,9 @@ def reset(
 
 def _delete(layout: Layout) -> None:
     """In this order, so that one that was interrupted can be done again: the fleet's file goes last."""
-    for directory in (layout.home / "clusters", layout.home / DEDICATED, layout.secrets):
+    # What the pipeline has read is of topics that go: it would refuse those that come under their names.
+    pipeline = layout.home / "pipeline"
+    for directory in (layout.home / "clusters", layout.home / DEDICATED, pipeline, layout.secrets):
         if directory.exists():
             shutil.rmtree(directory)
     for path in (layout.supervisor_record, layout.supervisor_log, layout.fleet_file, layout.supervisor_lock):
@@ -242,7 +247,17 @@ def _answers(url: str) -> bool:
         return False
 
 
-def status_data(seen: FleetStatus, services: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def jobs_of(layout: Layout) -> list[dict[str, Any]]:
+    """The pipeline's jobs that have run with this home's own settings, and how far they are behind."""
+    return [
+        {"job": each.job, "state": each.state, "behind": each.behind, "error": each.error}
+        for each in every_status(layout.home / "pipeline" / "state")
+    ]
+
+
+def status_data(
+    seen: FleetStatus, services: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     return {
         "state": seen.state,
         "home": seen.home,
@@ -250,10 +265,13 @@ def status_data(seen: FleetStatus, services: Sequence[Mapping[str, Any]]) -> dic
         "clusters": seen.clusters,
         "nodes": [asdict(node) for node in seen.nodes],
         "services": [*services],
+        "jobs": [*jobs],
     }
 
 
-def status_view(seen: FleetStatus, services: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
+def status_view(
+    seen: FleetStatus, services: Sequence[Mapping[str, Any]] = (), jobs: Sequence[Mapping[str, Any]] = ()
+) -> RenderableType:
     from rich.console import Group
 
     rows = [asdict(node) | {"up": _duration(node.uptime_seconds)} for node in seen.nodes]
@@ -267,6 +285,7 @@ def status_view(seen: FleetStatus, services: Sequence[Mapping[str, Any]] = ()) -
     ]
     supervised = f"supervised by process {seen.supervisor}" if seen.supervisor else "not supervised"
     below = [table_of(services, _SERVICE_COLUMNS)] if services else []
+    below += [table_of(jobs, _JOB_COLUMNS)] if jobs else []
     return Group(*heads, table_of(rows, _COLUMNS), *below, f"[dim]{seen.state}, {supervised}[/]")
 
 
@@ -275,13 +294,14 @@ async def _watch(fleet: LocalFleet, form: Format) -> int:
 
     while form is not Format.TABLE or not sys.stdout.isatty():
         seen, services = await fleet_status(fleet), await asyncio.to_thread(services_of, fleet)
-        show(status_data(seen, services), form, status_view(seen, services))
+        jobs = jobs_of(fleet.layout)
+        show(status_data(seen, services, jobs), form, status_view(seen, services, jobs))
         sys.stdout.flush()
         await asyncio.sleep(WATCH_SECONDS)
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
             seen, services = await fleet_status(fleet), await asyncio.to_thread(services_of, fleet)
-            live.update(status_view(seen, services), refresh=True)
+            live.update(status_view(seen, services, jobs_of(fleet.layout)), refresh=True)
             await asyncio.sleep(WATCH_SECONDS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -12,13 +13,20 @@ import psutil
 import pytest
 import yaml
 
+from examples.payments.bank import BANK
 from penstock.model.errors import Exit
+from penstock.olep.codec import JsonCodec
+from penstock.olep.log import open_log
+from penstock.olep.replay import replay
+from penstock.olep.store import digest
+from penstock.olep.store.sqlite import SqliteStores
 from penstock.pipeline.jobs import find_job
 from penstock.pipeline.settings import read_settings
 from penstock.pipeline.status import State, job_files, read_status
-from tests.ground.command import clean_environment
+from tests.ground.command import ROOT, clean_environment
 from tests.ground.fleet import wait_for
 from tests.pipeline.test_kill import settings_file
+from tests.pipeline.test_rebuild import requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,3 +175,30 @@ def test_a_full_disk_is_named_and_with_room_again_nothing_is_missing(
     disk.heal()
     pipeline.run()
     assert pipeline.ids() == list(range(300))
+
+
+def test_a_log_is_folded_by_the_command_into_the_state_that_a_replay_gives(
+    pipeline: Pipeline, unique: Callable[[str], str]
+) -> None:
+    ground, codec = pipeline.ground, JsonCodec()
+    topic = ground.make_topic(unique("accounts"), partitions=2)
+    events = requests(random.Random(11), 200)
+    ground.send(topic, [codec.encode(each) for _, each in events], keys=[key for key, _ in events])
+    state = ground.directory / "executors"
+    words = ("rebuild", "--application", "examples.payments.bank:BANK", "--topic", topic)
+    words += ("--log", "accounts", "--state", str(state))
+
+    child = pipeline.start(*words, PYTHONPATH=str(ROOT))
+
+    assert child.wait(SECONDS_MAX) == Exit.FINE, pipeline.log.read_text()[-3000:]
+    log = open_log(ground.client, topic, name="accounts")
+    expected, stores = replay(BANK, log).digests(), SqliteStores(state)
+    for partition in range(2):
+        store = stores.open(BANK, log.topic_id, partition)
+        assert digest(store, BANK) == expected[partition]
+        store.close()
+
+    again = pipeline.start(*words, PYTHONPATH=str(ROOT))
+
+    assert again.wait(SECONDS_MAX) == Exit.USAGE
+    assert "expected a new directory" in pipeline.log.read_text()

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from penstock.cli.metrics import Metrics, metrics_at
 from penstock.cli.output import Format, console, plain, progress, show, table_of, tell
 from penstock.cli.settings import Options
 from penstock.fleet.jars import cache_directory
@@ -35,9 +37,6 @@ SettingsFile = Annotated[
     Path | None, Parameter(name=("--settings", "-s"), help="Settings of the pipeline.", show_default="none")
 ]
 Master = Annotated[str | None, Parameter(help="Spark's master.", show_default="local[*]")]
-Metrics = Annotated[
-    str | None, Parameter(help="Serve metrics of all jobs at this host:port.", show_default="none")
-]
 
 
 @app.command
@@ -107,10 +106,11 @@ def run(
     _need_spark()
     from penstock.pipeline.access import settings_for
     from penstock.pipeline.jobs import find_job
+    from penstock.pipeline.metrics import serving
 
     wanted = settings_for(options.layout, settings)
     found = find_job(wanted, job)
-    with _serving(wanted, metrics):
+    with metrics_at(metrics, partial(serving, wanted.state)):
         _, runner = _runner(settings, master, options)
         with _watching(job) as observe, _until_signal() as stopped:
             outcome = runner.run(found, live=live, accept_loss=accept_loss, observe=observe, stopped=stopped)
@@ -134,11 +134,12 @@ def schedule(
     _need_spark()
     from penstock.pipeline.access import settings_for
     from penstock.pipeline.jobs import all_jobs
+    from penstock.pipeline.metrics import serving
     from penstock.pipeline.schedule import keep_time
 
     wanted = settings_for(options.layout, settings)
     with ExitStack() as stack:
-        stack.enter_context(_serving(wanted, metrics))
+        stack.enter_context(metrics_at(metrics, partial(serving, wanted.state)))
         _, runner = _runner(settings, master, options)
         stopped = stack.enter_context(_until_signal())
 
@@ -442,26 +443,6 @@ def _runner(file: Path | None, master: str | None, options: Options) -> tuple[Pi
     connection = connection_for(settings, options.layout)
     with progress("starting Spark"):
         return settings, runner_for(settings, connection)
-
-
-@contextmanager
-def _serving(settings: PipelineSettings, address: str | None) -> Iterator[None]:
-    if address is None:
-        yield
-        return
-    from penstock.pipeline.metrics import serving
-
-    host, colon, port = address.rpartition(":")
-    with ExitStack() as stack:
-        try:
-            if not (host and colon and port.isdecimal()):
-                raise ValueError("expected host:port")
-            stack.enter_context(serving(settings.state, host, int(port)))
-        except (OSError, OverflowError, ValueError) as error:
-            raise SettingInvalid(
-                where="flags", key="--metrics", value=address, expected=str(error)
-            ) from error
-        yield
 
 
 def _show_outcome(outcome: Outcome, options: Options) -> None:

@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 from rich.console import Group
 
 from penstock.cli.cluster import Wait, Which, finished
+from penstock.cli.metrics import Metrics, metrics_at
 from penstock.cli.output import Format, console, show, table_of, tell
 from penstock.cli.remote import connected
 from penstock.cli.settings import Options, RemoteOptions
@@ -24,7 +25,7 @@ from penstock.model.errors import Exit
 from penstock.model.errors.settings import UsageInvalid
 from penstock.model.events import Dimension
 from penstock.quota.coordinator import Coordinator
-from penstock.quota.metrics import CoordinatorMetrics
+from penstock.quota.metrics import serving
 from penstock.quota.reports import INTERVAL_SECONDS
 
 app = App(name="quota", help="Tenants' quotas: show, set, and the coordinators that split them.")
@@ -173,7 +174,7 @@ def coordinate(
     *,
     interval: Annotated[float, Parameter(help="Seconds between two decisions.")] = INTERVAL_SECONDS,
     session: Annotated[float, Parameter(help="Seconds after which another takes over.")] = SESSION_SECONDS,
-    metrics_port: Annotated[int | None, Parameter(help="For Prometheus; none if left out.")] = None,
+    metrics: Metrics = None,
     until_stdin_ends: Annotated[
         bool, Parameter(help="End when whoever started it does.", negative="")
     ] = False,
@@ -192,12 +193,12 @@ def coordinate(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
-    asyncio.run(_coordinate(options, interval, session, metrics_port, until_stdin_ends=until_stdin_ends))
+    asyncio.run(_coordinate(options, interval, session, metrics, until_stdin_ends=until_stdin_ends))
     return Exit.FINE
 
 
 async def _coordinate(
-    options: Options, interval: float, session: float, metrics_port: int | None, *, until_stdin_ends: bool
+    options: Options, interval: float, session: float, metrics: str | None, *, until_stdin_ends: bool
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -210,16 +211,14 @@ async def _coordinate(
         name: Coordinator(client, interval_seconds=interval, session_seconds=session)
         for name, client in clients.items()
     }
-    metrics = None if metrics_port is None else CoordinatorMetrics(coordinators, metrics_port)
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one.run()) for one in coordinators.values()]
-            tell(f"coordinator of {', '.join(coordinators)}, a decision every {interval:g} s")
-            await stop.wait()
-            for task in tasks:
-                task.cancel()
+        with metrics_at(metrics, lambda host, port: serving(coordinators, host, port)):
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one.run()) for one in coordinators.values()]
+                tell(f"coordinator of {', '.join(coordinators)}, a decision every {interval:g} s")
+                await stop.wait()
+                for task in tasks:
+                    task.cancel()
     finally:
-        if metrics is not None:
-            metrics.close()
         for client in clients.values():
             await client.close()

@@ -6,6 +6,7 @@ waits; all a second. Labels are bounded: of more than `TENANTS_SHOWN_MAX` tenant
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.quota.coordinator import Coordinator
 
 TENANTS_SHOWN_MAX: Final = 2_000
-LISTEN: Final = "127.0.0.1"
 _AREA: Final = METRIC_PREFIX + "quota_"
 
 
@@ -66,17 +66,16 @@ def _greatest(told: Mapping[LogicalClusterId, QuotaShares]) -> list[QuotaShares]
     return sorted(every, key=lambda one: -summed(one.used, "ingress_bytes"))[:TENANTS_SHOWN_MAX]
 
 
-class CoordinatorMetrics:
-    """Plain HTTP on a port of its own; the thread that serves it is joined by `close`."""
-
-    def __init__(self, coordinators: Mapping[str, Coordinator], port: int) -> None:
-        registry = CollectorRegistry()
-        registry.register(Figures(coordinators))
-        served: tuple[WSGIServer, threading.Thread] = start_http_server(port, LISTEN, registry=registry)
-        self._server, self._thread = served
-        self.port: int = self._server.server_port
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+@contextmanager
+def serving(coordinators: Mapping[str, Coordinator], host: str, port: int) -> Iterator[int]:
+    """Plain HTTP, on the port that is told. Raises OSError if it cannot be had."""
+    registry = CollectorRegistry()
+    registry.register(Figures(coordinators))
+    served: tuple[WSGIServer, threading.Thread] = start_http_server(port, host, registry=registry)
+    server, thread = served
+    try:
+        yield int(server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

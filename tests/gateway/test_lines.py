@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -23,9 +23,13 @@ from tests.gateway.wires import TENANT, Wire, quiet_gateway, serving_session
 
 if TYPE_CHECKING:
     from penstock.gateway.lines import Line
+    from penstock.gateway.routes import Route
     from penstock.gateway.server import Gateway
+    from penstock.wire.splice import Program
 
 INGRESS, EGRESS, REQUESTS = Dimension.INGRESS_BYTES, Dimension.EGRESS_BYTES, Dimension.REQUESTS
+REQUEST_TIME = Dimension.REQUEST_TIME_US
+HEARTBEAT = 12
 RATE = 100.0
 SOON = 10.0  # by when every debt here is paid, and nobody has waited for too long
 
@@ -41,7 +45,7 @@ class Greedy:
     clock: list[float] = field(default_factory=lambda: [0.0])
 
     def come(self) -> None:
-        (line,) = self.quota.lines(PRODUCE)
+        (line,) = self.quota.lines(PRODUCE, self.clock[0])
         line.join(self, self.size, self.clock[0])
 
     def alarm(self, line: Line, seconds: float) -> Greedy:
@@ -239,3 +243,96 @@ async def test_a_fetch_that_is_let_on_is_taken_to_get_what_the_last_one_got(grou
     assert ground.quota.debt_seconds(EGRESS, SOON) == pytest.approx(1.0, rel=0.02)
     for session, _, _ in sessions:
         session.connection_lost(None)
+
+
+async def test_whoever_goes_on_when_limits_change_may_be_the_first_to_wait_for_another(
+    ground: Ground,
+) -> None:
+    both = {INGRESS: 1000.0, REQUEST_TIME: 10_000.0}
+    ground.quotas.retune(TENANT.id, both, 0.0)
+    session, _, broker = ground.session()
+    session.data_received(produce_frame("orders", 2000, 1) * 2)
+    ground.usage.service_seconds += 0.5  # the broker took long: that limit is in debt, too
+    session.from_broker(encode_response("Produce", 10, Response(1, {"Responses": [], "ThrottleTimeMs": 0})))
+    passed = len(broker.frames())
+
+    ground.quotas.retune(TENANT.id, {**both, INGRESS: 1_000_000.0}, SOON)
+
+    assert passed == 1
+    assert len(broker.frames()) + len(ground.quota.line(REQUEST_TIME)) == 1
+    session.connection_lost(None)
+
+
+class Faulty:
+    @property
+    def request(self) -> Program:
+        raise RuntimeError("a fault of ours")
+
+
+async def test_a_connection_whose_turn_fails_ends_alone(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    ground.limit(REQUESTS, 1.0)
+    broken, client, _ = ground.session()
+    other, _, broker = ground.session()
+    for session in (broken, other):
+        session.data_received(heartbeat(1) + heartbeat(2) + heartbeat(3))
+    before = len(broker.frames())
+
+    broken.asking.routes = {(HEARTBEAT, 0): cast("Route", Faulty())}
+    ground.quotas.retune(TENANT.id, {}, 0.0)
+
+    assert client.closed
+    assert "a fault of ours" in caplog.text
+    assert (before, len(broker.frames())) == (0, 3)
+
+
+async def test_frames_that_come_slowly_are_paid_for_once_however_many_are_under_way(ground: Ground) -> None:
+    ground.limit(INGRESS, 1000.0)
+    frame = produce_frame("orders", 900, 1)
+    (first, _, _), *others = (ground.session() for _ in range(6))
+    first.data_received(frame + frame)
+    for session, _, _ in others:
+        session.data_received(frame[:20])
+    line = ground.quota.line(INGRESS)
+    for moment in range(1, 12):
+        line.serve(float(moment))
+    ground.gateway.now = lambda: 11.0  # type: ignore[method-assign]
+    debt = ground.quota.debt_seconds(INGRESS, 11.0)
+
+    for session, _, _ in others:
+        session.data_received(frame[20:])
+
+    assert len(line) == 0
+    assert [len(broker.frames()) for _, _, broker in others] == [1] * 5
+    assert ground.quota.debt_seconds(INGRESS, 11.0) == debt
+
+
+async def test_what_was_paid_for_and_never_came_is_no_credit(ground: Ground) -> None:
+    ground.limit(INGRESS, 1000.0)
+    first, _, _ = ground.session()
+    gone, _, _ = ground.session()
+    frame = produce_frame("orders", 5000, 1)
+    first.data_received(frame)
+    gone.data_received(frame[:20])
+    ground.quota.line(INGRESS).serve(SOON)
+
+    gone.connection_lost(None)
+    ground.gateway.now = lambda: 3 * SOON  # type: ignore[method-assign]
+    first.data_received(frame)
+
+    assert ground.quota.debt_seconds(INGRESS, 3 * SOON) == pytest.approx((len(frame) - 1000) / 1000, rel=0.01)
+
+
+async def test_a_limit_that_nobody_waits_for_any_more_costs_others_nothing(ground: Ground) -> None:
+    ground.limit(EGRESS, 1000.0)
+    session, _, _ = ground.session()
+    ground.quota.egress_left -= 5000  # a consumer got too much once, and went away
+    ground.quota.answered(0.0)
+    closed = session.gated()
+    ground.gateway.now = lambda: SOON  # type: ignore[method-assign]
+
+    session.data_received(heartbeat(1))
+
+    assert closed
+    assert not session.gated()

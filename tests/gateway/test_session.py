@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.gateway_load import produce_frame
 from penstock.gateway.admission import Denial
 from penstock.gateway.dialogue import CORRELATION_ID, LOOK_UP_VERSION
 from penstock.gateway.session import Session
@@ -234,3 +236,56 @@ async def test_what_is_asked_for_a_tenant_is_not_taken_from_a_broker_that_knows_
 
     with pytest.raises(BrokersUnknown):
         await asked
+
+
+async def test_draining_in_the_middle_of_a_frame_keeps_back_pressure(
+    serving: tuple[Session, Wire, Wire],
+) -> None:
+    session, client, broker = serving
+    frame = produce_frame("orders", 5_000_000, 1)
+    middle = len(frame) // 2
+    session.data_received(frame[:middle])
+    session.drain()
+    read = [client.reading]  # the rest of it is wanted
+
+    session.broker_stalls(True)
+    read.append(client.reading)
+    session.broker_stalls(False)
+    read.append(client.reading)
+    session.data_received(frame[middle:] + heartbeat(2))
+    read.append(client.reading)  # the next one is not
+
+    assert read == [True, False, True, False]
+    assert len(broker.frames()) == 1
+    assert not client.closed
+
+
+async def test_whoever_comes_too_often_is_let_go_sooner_while_the_door_is_crowded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gateway = quiet_gateway(replace(BOUNDS, half_open_max=4))
+    session = Session(gateway, 1, "127.0.0.1", BROKER)
+    session.connection_made(Wire())
+    login = Request("SaslAuthenticate", 2, 1, "c", {"AuthBytes": b""})
+    waits: list[float] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda wait, *_: waits.append(wait))
+
+    session.dialogue.turn_away(login, Denial.TENANT_RATE)
+    for n in range(3):
+        assert gateway.doorkeeper.knock(f"10.0.0.{n}", 0.0) is None
+    session.dialogue.turn_away(login, Denial.TENANT_RATE)
+
+    assert waits[0] >= 1 > waits[1]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_request_beyond_its_bound_ends_the_connection_whether_or_not_its_like_is_known(
+    known: bool,
+) -> None:
+    session, client, broker = serving_session(quiet_gateway(replace(BOUNDS, frame_bytes_max=2048)))
+    if known:
+        session.data_received(produce_frame("orders", 100, 1))
+    session.data_received(produce_frame("orders", 20_000, 1))
+
+    assert len(broker.frames()) == known
+    assert client.closed

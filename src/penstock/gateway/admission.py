@@ -57,6 +57,11 @@ class Doorkeeper:
     def half_open(self) -> int:
         return self.tally.total(HALF_OPEN)
 
+    @property
+    def crowded(self) -> bool:
+        """Of the places for those who have not logged in yet, half are taken."""
+        return 2 * self.half_open > self.bounds.half_open_max
+
     def connections_from(self, address: str) -> int:
         return self.tally.connections(self._address(address))
 

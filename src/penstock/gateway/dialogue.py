@@ -188,7 +188,8 @@ class Dialogue:
         if reason not in TOO_MANY:
             session.answer(login_refusal(request))
         session.pause(HELD)
-        seconds = random.uniform(*TOO_MANY_SECONDS) if reason in TOO_MANY else REFUSED_SECONDS
+        patient = reason in TOO_MANY and not session.server.doorkeeper.crowded
+        seconds = random.uniform(*TOO_MANY_SECONDS) if patient else REFUSED_SECONDS
         asyncio.get_running_loop().call_later(seconds, session.close, reason)
 
     def log_in_again(self, request: Request, holder: Holder) -> None:

@@ -40,6 +40,9 @@ class Limit(Protocol):
     def prepay(self, dimension: Dimension, amount: float, now: float, /) -> None:
         """Somebody who stood in line goes on, and is going to use so much."""
 
+    def forfeit(self, dimension: Dimension, amount: float, /) -> None:
+        """It is not going to, after all: its connection ended."""
+
     def waited(self, dimension: Dimension, seconds: float, /) -> None:
         """For so long somebody stood in line."""
 
@@ -94,6 +97,9 @@ class Line:
 
     def take(self, amount: float, now: float) -> None:
         self._limit.prepay(self.dimension, amount, now)
+
+    def forfeit(self, amount: float) -> None:
+        self._limit.forfeit(self.dimension, amount)
 
     def serve(self, now: float) -> None:
         """Whoever may go on does. Also to be called when the limit has changed."""

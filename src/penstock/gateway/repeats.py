@@ -96,7 +96,7 @@ class Repeats:
         self.heads: dict[bytes, Known] = {}
         self.lengths: list[int] = []
         self.strange = 0
-        self.whole_bytes_max = session.limits.whole_bytes_max
+        self.whole_bytes_max = 0  # of a frame; set by `Session.limit_requests`
         self.topics = session.outward.topics
         self.known_ids = self.topics.by_id
         self.sessions = session.outward.sessions

@@ -78,7 +78,10 @@ class _Asking:
 
     def begin(self, api_key: int, version: int, correlation_id: int, size: int) -> Program | Action:
         session = self.session
-        if session.pauses & NOT_NOW or (session.gated() and session.waits(api_key, size + 4)):
+        if session.pauses & NOT_NOW:
+            session.hold()
+            return HOLD
+        if session.gated() and session.waits(api_key, size + 4):
             return HOLD
         route = self.routes.get((api_key, version))
         if route is None:
@@ -249,6 +252,9 @@ class Session:
         except PenstockError as failure:
             self.fail(failure)
             return
+        self._sent(out)
+
+    def _sent(self, out: list[Buffer]) -> None:
         if out:
             self.send(out)
         misses = self.misses
@@ -292,6 +298,7 @@ class Session:
         answering = _Answering(self)
         self.responses = Responses(answering, self.inward, self.limits)
         self.repeats = Repeats(self)
+        self.limit_requests(self.limits)
         self.requests.by_heart, self.requests.learn = self.repeats.asked, self.asking.learn
         self.responses.by_heart, self.responses.learn = self.repeats.answered, answering.learn
         self.asking.routes = routes(restricted=realm.restricted)
@@ -303,6 +310,11 @@ class Session:
         self.broker_transport = upstream.transport
         upstream.transport.set_write_buffer_limits(high=self.server.settings.bounds.write_buffer_bytes_max)
         self.life = advance(self.life, Event.LINKED)
+
+    def limit_requests(self, limits: Limits) -> None:
+        """What is larger is refused, whether or not its like is known by heart."""
+        self.requests.limits = limits
+        self.repeats.whole_bytes_max = min(limits.whole_bytes_max, limits.frame_bytes_max)
 
     def from_broker(self, data: bytes) -> None:
         out = self.to_client = []
@@ -374,15 +386,21 @@ class Session:
     # Whether the client is read
 
     def pause(self, reason: int) -> None:
-        if not self.pauses and self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
+        if not self.pauses & ~DRAINING:  # then it may still be read, to the end of a frame
+            self.hold()
         self.pauses |= reason
+
+    def hold(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def unpause(self, reason: int) -> None:
         if not self.pauses & reason:
             return
         self.pauses &= ~reason
-        if self.pauses or self.transport is None or self.transport.is_closing():
+        if self.pauses and not (self.pauses == DRAINING and not self.requests.between_frames):
+            return
+        if self.transport is None or self.transport.is_closing():
             return
         self.transport.resume_reading()
         out = self.to_broker = []
@@ -391,8 +409,7 @@ class Session:
         except PenstockError as failure:
             self.fail(failure)
             return
-        if out:
-            self.send(out)
+        self._sent(out)
 
     def eased(self) -> None:
         """Answers have gone out: perhaps the client may be read again, or is done."""
@@ -428,7 +445,7 @@ class Session:
         if self.requests.between_frames:
             self.pause(DRAINING)
         else:
-            self.pauses |= DRAINING  # the frame that has begun still comes, the next one is held
+            self.pauses |= DRAINING  # the frame that has begun is still read, the next one is held
         self.eased()
 
     # What is out of the ordinary

@@ -52,8 +52,8 @@ KEYS: Final = {"Produce": PRODUCE, "Fetch": FETCH, "ShareFetch": SHARE_FETCH}
 
 class ThrottledSession(Session):
     __slots__ = (
-        "_asked", "_calibration", "_came", "_expected", "_line", "_muted_until", "_part", "_passed", "_quota",
-        "_quotas", "_telling", "_tuning", "_turn", "_unmuting", "_work",
+        "_asked", "_calibration", "_came", "_expected", "_line", "_muted_until", "_paid", "_part", "_passed",
+        "_quota", "_quotas", "_telling", "_tuning", "_turn", "_unmuting", "_work",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,7 @@ class ThrottledSession(Session):
         self._line: Line | None = None  # in which it stands
         self._turn: Line | None = None  # in which it is its turn just now
         self._passed: list[Line] = []  # in which its turn came for the frame that is next
+        self._paid: list[tuple[Line, float]] = []  # for the frame that has begun
         self._asked = 0  # what was not answered when it last asked
         self._came = self._expected = 0  # bytes from the broker since, and what a fetch is taken to get
         self._muted_until = 0.0
@@ -101,9 +102,7 @@ class ThrottledSession(Session):
             self._work = self._calibration.of(upstream.broker)
         largest = realm.tenant.limits.request_bytes_max
         if largest is not None:
-            self.requests.limits = Limits(
-                min(largest, self.limits.frame_bytes_max), self.limits.held_bytes_max
-            )
+            self.limit_requests(Limits(min(largest, self.limits.frame_bytes_max), self.limits.held_bytes_max))
         self.tune()
 
     def tune(self) -> None:
@@ -139,6 +138,8 @@ class ThrottledSession(Session):
 
     def counted(self, size: int) -> None:
         usage = self.usage
+        if self._paid or self._passed:
+            self._paid, self._passed = [], []
         if usage.bytes_in > usage.bytes_in_next or usage.requests > usage.requests_next:
             assert self._quota is not None, "nobody else has anything to reach"
             self._quota.sent(self.server.now())
@@ -158,7 +159,7 @@ class ThrottledSession(Session):
         now = self.server.now()
         lines: list[Line] = []
         for quota in (self._quota,) if self._part is None else (self._quota, self._part.quota):
-            for line in quota.lines(api_key):
+            for line in quota.lines(api_key, now):
                 if line in self._passed:
                     lines.append(line)
                 elif line.blocks(now, in_turn=line is self._turn):
@@ -170,8 +171,9 @@ class ThrottledSession(Session):
                     lines.append(line)
                 else:
                     quota.open(line.dimension)
-        for line in lines:
-            line.take(self._worth(line, size), now)
+        self._paid = [(line, self._worth(line, size)) for line in lines]
+        for line, amount in self._paid:
+            line.take(amount, now)
         self._passed = []
         return False
 
@@ -194,9 +196,17 @@ class ThrottledSession(Session):
         self._expect()
         try:
             self.unpause(IN_LINE)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, as in a loop, this connection alone ends
+            self._end(failure)
         finally:
             self._turn = None
             self._asked = len(self.waiting)
+
+    def _end(self, failure: Exception) -> None:
+        """A fault of ours, while others are being served behind it."""
+        told = {"message": "a connection's turn in line failed", "exception": failure, "protocol": self}
+        asyncio.get_running_loop().call_exception_handler(told)
+        self.close("fault")
 
     def alarm(self, line: Line, seconds: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, lambda: line.serve(self.server.now()))
@@ -264,7 +274,7 @@ class ThrottledSession(Session):
         longest = self._muted_until - now
         assert self._quota is not None
         for quota in (self._quota,) if self._part is None else (self._quota, self._part.quota):
-            for line in quota.lines(api_key):
+            for line in quota.lines(api_key, now):
                 longest = max(longest, line.wait_seconds(now))
         return max(longest, 0.0)
 
@@ -341,6 +351,9 @@ class ThrottledSession(Session):
         if self._line is not None:
             self._line.leave(self, self.server.now())
             self._line = None
+        for line, amount in self._paid:
+            if line.dimension is not Dimension.EGRESS_BYTES:  # which is counted when it comes
+                line.forfeit(amount)
         super().connection_lost(failure)
 
     def _mute(self, seconds: float) -> None:

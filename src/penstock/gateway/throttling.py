@@ -148,9 +148,16 @@ class TenantQuota:
         bucket = self._buckets.get(dimension)
         if bucket is not None and bucket.rate != UNLIMITED:
             bucket.spend(amount, now)
-            # What was expected and never came is not saved up for longer than tokens are.
             saved = self._prepaid.get(dimension, 0.0) + amount
-            self._prepaid[dimension] = min(saved, max(bucket.rate * bucket.burst_seconds, amount))
+            if dimension is Dimension.EGRESS_BYTES:
+                # A guess: what was expected and never came is not saved up for longer than tokens are.
+                saved = min(saved, max(bucket.rate * bucket.burst_seconds, amount))
+            self._prepaid[dimension] = saved
+
+    def forfeit(self, dimension: Dimension, amount: float) -> None:
+        """What was paid for is never going to be counted."""
+        if dimension in self._prepaid:
+            self._prepaid[dimension] = max(0.0, self._prepaid[dimension] - amount)
 
     def _late(self, use: Mapping[Dimension, float], now: float) -> float:
         """Charge for what was done since this was last asked, and close what is in debt."""
@@ -186,7 +193,7 @@ class TenantQuota:
         self.fetch_bytes_max = NEVER_REACHED if egress == UNLIMITED else max(1, int(egress * FETCH_SECONDS))
         self._egress = self.egress_left = self._free(Dimension.EGRESS_BYTES)
         self._look_ahead()
-        for line in self._lines.values():
+        for line in list(self._lines.values()):  # whoever goes on may be the first to wait for another limit
             line.serve(now)
 
     def _look_ahead(self) -> None:
@@ -203,16 +210,24 @@ class TenantQuota:
 
     # Waiting
 
-    def lines(self, api_key: int) -> list[Line]:
-        """Of the gates that are closed, those that a request of this API has to pass."""
+    def lines(self, api_key: int, now: float) -> list[Line]:
+        """Of the gates that are closed, those that a request of this API has to pass.
+
+        Of the others, those that nobody waits for any more are opened: who made the debt may be gone.
+        """
         usage = self._usage
         if usage is None or not usage.gates:
             return []
-        return [
-            self.line(dimension)
-            for dimension, apis in _GATED
-            if usage.gates & GATES[dimension] and (apis is None or api_key in apis)
-        ]
+        found = []
+        for dimension, apis in _GATED:
+            if not usage.gates & GATES[dimension]:
+                continue
+            line = self.line(dimension)
+            if apis is None or api_key in apis:
+                found.append(line)
+            elif not line.blocks(now):
+                self.open(dimension)
+        return found
 
     def line(self, dimension: Dimension) -> Line:
         found = self._lines.get(dimension)

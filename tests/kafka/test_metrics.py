@@ -68,6 +68,28 @@ async def test_an_answer_that_never_comes_is_an_error() -> None:
             await scrape("127.0.0.1", server.sockets[0].getsockname()[1], timeout=0.1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'penstock_broker_requests_total{who="x"} 1',
+        'penstock_broker_request_queue_ms{api="Produce",stat="p1"} 1',
+    ],
+)
+async def test_a_page_of_another_kind_is_an_error(line: str) -> None:
+    page = f'HTTP/1.0 200 OK\r\n\r\npenstock_broker_requests_total{{api="Produce"}} 7\n{line}\n'
+
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(page.encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(other, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(MetricsUnreachable):
+            await scrape("127.0.0.1", server.sockets[0].getsockname()[1])
+
+
 @pytest.mark.kafka
 def test_a_real_broker_counts_what_was_produced(fleet: Fleet, unique: Callable[[str], str]) -> None:
     topic = unique("metered")

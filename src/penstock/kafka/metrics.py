@@ -99,7 +99,7 @@ async def scrape(host: str, port: int, *, timeout: float = SCRAPE_SECONDS_MAX) -
     try:
         async with asyncio.timeout(timeout):
             return parse_metrics(await _get(host, port))
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, ValueError, LookupError, TypeError) as error:  # anybody may answer there
         reason = str(error) or f"no answer within {timeout:.0f} s"
         raise MetricsUnreachable(address=f"{host}:{port}", reason=reason) from error
 

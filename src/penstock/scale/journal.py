@@ -83,6 +83,12 @@ class TopicJournal:
 
     async def prepare(self) -> None:
         """Makes the topic if there is none, and returns when it has a leader that knows it is one."""
+        await self._create()
+        while not await self._led():
+            await asyncio.sleep(READY_POLL_SECONDS)
+            await self._create()  # it may have been deleted meanwhile
+
+    async def _create(self) -> None:
         configs = {
             "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS), "segment.ms": str(SEGMENT_MS),
         }  # fmt: skip
@@ -90,10 +96,6 @@ class TopicJournal:
         made = (await kafka_topics.create(self._client, [wanted]))[self._topic]
         if isinstance(made, PenstockError) and made.facts.get("error_code") != Code.TOPIC_ALREADY_EXISTS:
             raise made
-        while (await self._client.leaders([self._topic], strict=False)).get((self._topic, 0), -1) < 0:
-            await asyncio.sleep(READY_POLL_SECONDS)
-        while not await self._led():
-            await asyncio.sleep(READY_POLL_SECONDS)
 
     async def _led(self) -> bool:
         """Others may say who leads before that one has heard of it."""

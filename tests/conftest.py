@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.ground.fleet import THREE_ZONES, TINY, Fleet
+from tests.ground.kafka_python import closing_its_sockets
 from tests.ground.reaper import reaper
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ _log_sizes = pytest.StashKey[dict[str, int]]()
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_outlives_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with reaper(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clients_close_their_sockets() -> Iterator[None]:
+    with closing_its_sockets():
         yield
 
 

@@ -33,7 +33,7 @@ from penstock.quota.tuning import tuned_level
 from penstock.sim.traffic import DAY_SECONDS, POINTS, QUOTA_MAX, USE_MEDIAN, Populations, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -162,8 +162,8 @@ class Running:
         self.dt, _ = parts_of(populations.size)
         self.every = max(1, round(interval_seconds / self.dt))
 
-    def advance(self, before: Floats, within: Flags, step: int) -> None:
-        """By one step of traffic; `before` is what tenants asked for in the last one."""
+    def advance(self, within: Flags, step: int) -> None:
+        """By one step of traffic."""
         asking = self.populations
         stirring = asking.total > NEGLIGIBLE * asking.quota
         if asking.broken:
@@ -173,14 +173,15 @@ class Running:
         self.follow_until[worth] = step + FOLLOW_STEPS
         fresh = np.flatnonzero(worth & ~followed)
         if fresh.size:
-            self.follow(fresh, self._demand(fresh, before))
+            self.follow(fresh, self._each(fresh, asking.demand_before))
         rows = np.flatnonzero(worth | followed)
-        demand, tenants = self._demand(rows, asking.total), rows % asking.quota.size
+        demand, tenants = self._each(rows, asking.demand), rows % asking.quota.size
         self.step(Asked(rows, demand, asking.down(tenants), within[:, tenants], self._load(rows, demand)))
 
-    def _demand(self, rows: Integers, total: Floats) -> Floats:
-        tenants, place = np.unique(rows % total.size, return_inverse=True)
-        return self.populations.demand(tenants, total[tenants])[place]
+    def _each(self, rows: Integers, demand: Callable[[Integers], Floats]) -> Floats:
+        """The tenants' demand, for each of their copies."""
+        tenants, place = np.unique(rows % self.populations.quota.size, return_inverse=True)
+        return demand(tenants)[place]
 
     def _load(self, rows: Integers, demand: Floats) -> Floats:
         """What is asked of each broker; of those who are not followed, evenly of their cell's."""
@@ -380,10 +381,9 @@ def weeks(
         running = [Running(each, populations) for each in alike.values()]
         whole = Whole(populations)
         for step in range(size.steps):
-            before = populations.total
             populations.advance()
             within = whole.step(populations.total)
             for one in running:
-                one.advance(before, within, step)
+                one.advance(within, step)
         found = {scheme: scores for one in running for scheme, scores in one.scores().items()}
         yield from ([found[scheme][n] for scheme in schemes] for n in range(len(populations.seeds)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import penstock.sim.quotas as quotas_module
 import penstock.sim.traffic as traffic_module
 from penstock.sim.plot import draw
 from penstock.sim.quotas import (
@@ -123,7 +124,7 @@ class Scripted(Populations):
         return self.steps[self.step][rows]
 
     def demand_before(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        return self.steps[self.step - 1][rows]
+        return self.steps[max(0, self.step - 1)][rows]
 
 
 def played(scheme: Scheme, script: Scripted) -> Running:
@@ -140,6 +141,20 @@ def test_traffic_that_rises_as_it_moves_finds_the_shares_of_where_it_was() -> No
     running = played(DYNAMIC, Scripted(60e6, little, little, more, more))
 
     assert running.throttled_seconds.tolist() == [DYNAMIC.interval_seconds]
+
+
+@pytest.mark.parametrize(("rises_at", "throttled_from"), [(30, 65), (90, 90)])
+def test_who_rises_without_a_coordinator_keeps_what_it_was_told_for_a_minute_and_no_longer(
+    rises_at: int, throttled_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Coordinators die at every decision from the first on; what was told at 0 s holds until 60 s are past.
+    monkeypatch.setattr(quotas_module, "DAY_SECONDS", DYNAMIC.interval_seconds)
+    quiet, more, steps = rises_at // 30, (12e6, 0, 0, 0, 0, 0), 5
+    script = Scripted(60e6, *[(6e6, 0, 0, 0, 0, 0)] * quiet, *[more] * (steps - quiet))
+
+    running = played(replace(DYNAMIC, failover_seconds=600), script)
+
+    assert running.throttled_seconds.tolist() == [steps * 30 - throttled_from]
 
 
 def test_traffic_that_moves_to_another_broker_waits_for_one_interval() -> None:

@@ -134,7 +134,8 @@ class Running:
     Under each scheme there is a copy of all tenants and brokers, one after the other, and nothing that one
     does shows in another. Only tenants that could be throttled are followed: one that uses less than
     `NEGLIGIBLE` of its quota has more than that at every point under every scheme. Who rises above it gets
-    the shares that its use in the step before would have led to.
+    the shares that its use in the step before would have led to. Whose coordinator dies is followed from the
+    next step on: if it rises, then with what it was told last.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class Running:
         self.points = Points.at_first(self.even)
         self.lagging = np.zeros(self.quota.size, dtype=bool)
         self.follow_until = np.full(self.quota.size, -1)
+        self.told_at = np.zeros(self.quota.size)  # by its coordinator, before that died last
         self.dead_until = np.zeros(self.quota.size)
         self.throttled_seconds = np.zeros(self.quota.size)
         self.overshoot = np.zeros(self.quota.size)
@@ -168,7 +170,8 @@ class Running:
         stirring = asking.total > NEGLIGIBLE * asking.quota
         if asking.broken:
             stirring |= asking.down(np.arange(stirring.size)).any(axis=1)
-        worth = np.tile(stirring, len(self.schemes)) | self.lagging
+        dead = self.dead_until > self.parts * self.dt
+        worth = np.tile(stirring, len(self.schemes)) | self.lagging | dead
         followed = self.follow_until >= step
         self.follow_until[worth] = step + FOLLOW_STEPS
         fresh = np.flatnonzero(worth & ~followed)
@@ -202,7 +205,9 @@ class Running:
         points.peak = before
         points.shares = share_out(quota, use, self.even[rows], self.rules)
         points.limits = self._limits(rows, quota, points.shares, use, self.rules)
-        points.heard_at[:] = self.parts * self.dt
+        now = self.parts * self.dt
+        dead = self.dead_until[rows] > now
+        points.heard_at[:] = np.where(dead, self.told_at[rows], now)[:, None]
         points.passed = before * (self.parts % self.every)
         points.waited[:] = False
         self.points.put(rows, points)
@@ -278,6 +283,8 @@ class Running:
         if any(away):
             often = self.every * self.dt / DAY_SECONDS
             dies = self._befallen(self.populations.size.tenants, [often if each else 0.0 for each in away])
+            last = now - self.every * self.dt
+            self.told_at[dies & (self.dead_until <= last)] = last
             self.dead_until[dies] = now + np.repeat(away, self.populations.quota.size)[dies]
         return np.asarray(self.dead_until > now)
 

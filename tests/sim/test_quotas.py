@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 import penstock.sim.quotas as quotas_module
 import penstock.sim.traffic as traffic_module
@@ -254,6 +255,20 @@ def test_what_was_asked_for_in_the_last_step_is_told_as_it_was_then(monkeypatch:
 def test_a_week_is_drawn(tmp_path: Path, scores: dict[str, Score]) -> None:
     picture = tmp_path / "out" / "week.png"
 
-    draw({name: [scores[name]] for name in ("static", "dynamic")}, picture)
+    draw({name: [scores[name]] for name in ("static", "dynamic")}, picture, days=SMALL.days)
 
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_line_is_drawn_where_tenants_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[float] = []
+    monkeypatch.setattr(Axes, "axhline", lambda _axes, minutes, **_style: drawn.append(minutes * 60))
+    throttled, size = np.array([21.4, 21.5]), replace(SMALL, tenants=2, days=0.5)
+    running = Running((STATIC,), Populations((1,), size))
+    running.throttled_seconds[:] = throttled
+    ((score,),) = running.scores().values()
+
+    draw({"static": [score]}, tmp_path / "week.png", days=size.days)
+
+    assert score.met == 0.5
+    assert throttled[0] < drawn[0] < throttled[1]

@@ -154,7 +154,7 @@ def quotas(
         for name, scores in by_scheme.items()
     ]
     if plot is not None:
-        draw({scheme.name: by_scheme[scheme.name] for scheme in SCHEMES}, plot)
+        draw({scheme.name: by_scheme[scheme.name] for scheme in SCHEMES}, plot, days=days)
         tell(f"drawn: {plot}")
     shown = [
         {**row, "met": f"{row['objectiveMet']:.3%}", "min": f"{row['objectiveMetMin']:.3%}"} for row in rows

@@ -315,7 +315,7 @@ class Running:
 
     def scores(self) -> dict[Scheme, list[Score]]:
         """By scheme, of each population."""
-        allowed = OBJECTIVE_SECONDS * self.populations.size.days * DAY_SECONDS / WEEK_SECONDS
+        allowed = objective_seconds(self.populations.size.days)
         shape = (len(self.schemes), len(self.populations.seeds), -1)
         throttled_seconds = self.throttled_seconds.reshape(shape)
         met = (throttled_seconds <= allowed).mean(axis=2)
@@ -334,6 +334,11 @@ class Running:
             ]
             for n, scheme in enumerate(self.schemes)
         }
+
+
+def objective_seconds(days: float) -> float:
+    """How long a tenant may be throttled in so many days."""
+    return OBJECTIVE_SECONDS * days * DAY_SECONDS / WEEK_SECONDS
 
 
 def decides(scheme: Scheme) -> tuple[Rules | None, float]:

@@ -60,7 +60,7 @@ def measure(run: Run) -> Iterator[Result]:
             yield _result(name, scores, None if run.quick else GOALS[name])
         off = abs(statistics.mean(score.met for score in found["static"]) - 0.99)
         yield Result("static-off-calibration", off, "of tenants", None if run.quick else "<= 0.002")
-        draw(found, run.out / "quotas-week.png")
+        draw(found, run.out / "quotas-week.png", days=_size(run).days)
     if run.wants("disturbed"):
         disturbed = simulated(run, QUICK_SEEDS if run.quick else DISTURBED_SEEDS, SENSITIVITY)
         for name, scores in disturbed.items():
@@ -71,7 +71,7 @@ def simulated(
     run: Run, seeds: Sequence[int], schemes: Sequence[Scheme], use_median: float = USE_MEDIAN
 ) -> dict[str, list[Score]]:
     """By scheme, the weeks of all seeds."""
-    size = QUICK if run.quick else Size()
+    size = _size(run)
     kept = run.out / "quotas"
     kept.mkdir(parents=True, exist_ok=True)
     paths = {
@@ -85,6 +85,10 @@ def simulated(
         for scheme, score in zip(schemes, scores, strict=True):
             _keep(paths[seed, scheme], score)
     return {scheme.name: [_kept(paths[seed, scheme], scheme) for seed in seeds] for scheme in schemes}
+
+
+def _size(run: Run) -> Size:
+    return QUICK if run.quick else Size()
 
 
 def _name(seed: int, size: Size, scheme: Scheme, use_median: float) -> str:

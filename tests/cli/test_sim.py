@@ -23,11 +23,12 @@ def test_cells_are_compared_with_none(capsys: pytest.CaptureFixture[str]) -> Non
     assert {row["placement"] for row in found["month"]} >= {"random", "two choices", "least loaded"}
 
 
-def test_a_month_without_tenants_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    status = run(["sim", "cells", "--tenants", "0"])
+@pytest.mark.parametrize(("flag", "value"), [("--seed", "-1"), ("--days", "0"), ("--tenants", "0")])
+def test_a_month_that_cannot_be_is_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(["sim", "cells", flag, value])
 
     assert status == Exit.USAGE
-    assert "--tenants" in capsys.readouterr().err
+    assert flag in capsys.readouterr().err
 
 
 def test_a_cell_that_zones_cannot_share_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +50,19 @@ def test_quotas_are_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
     assert picture.exists()
 
 
-@pytest.mark.parametrize(("flag", "value"), [("--brokers", "7"), ("--days", "0"), ("--tenants", "0")])
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--seed", "-1"),
+        ("--seeds", "0"),
+        ("--tenants", "0"),
+        ("--brokers", "7"),
+        ("--days", "0"),
+        ("--days", "0.0001"),
+        ("--days", "nan"),
+        ("--days", "inf"),
+    ],
+)
 def test_a_week_that_cannot_be_is_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = run(["sim", "quotas", flag, value])
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
+import penstock.sim.quotas as quotas_module
+import penstock.sim.traffic as traffic_module
 from penstock.sim.plot import draw
 from penstock.sim.quotas import (
     DYNAMIC,
@@ -26,6 +29,8 @@ from penstock.sim.traffic import POINTS, Populations, Size, Tenants, Traffic
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 SMALL = Size(tenants=80, brokers=12, days=0.08)
 TINY = Size(tenants=40, brokers=6, days=0.03)
@@ -103,6 +108,56 @@ def asked(*demand: tuple[float, ...]) -> Asked:
     return Asked(rows, grid, np.zeros(grid.shape, dtype=bool), within, grid.sum(axis=0))
 
 
+class Scripted(Populations):
+    """One tenant that asks for this at its points, step by step."""
+
+    def __init__(self, quota: float, *steps: tuple[float, ...]) -> None:
+        super().__init__((1,), Size(tenants=1, brokers=POINTS))
+        self.quota[:] = quota
+        self.steps = [np.array([each]) for each in steps]
+        self.step = -1
+
+    def advance(self) -> None:
+        self.step += 1
+        self.total = self.steps[self.step].sum(axis=1)
+
+    def demand(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        return self.steps[self.step][rows]
+
+    def demand_before(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        return self.steps[max(0, self.step - 1)][rows]
+
+
+def played(scheme: Scheme, script: Scripted) -> Running:
+    running, whole = Running((scheme,), script, broker_limit=1e9), Whole(script)
+    for step in range(len(script.steps)):
+        script.advance()
+        running.advance(whole.step(script.total), step)
+    return running
+
+
+def test_traffic_that_rises_as_it_moves_finds_the_shares_of_where_it_was() -> None:
+    little, more = (6e6, 0, 0, 0, 0, 0), (0, 12e6, 0, 0, 0, 0)
+
+    running = played(DYNAMIC, Scripted(60e6, little, little, more, more))
+
+    assert running.throttled_seconds.tolist() == [DYNAMIC.interval_seconds]
+
+
+@pytest.mark.parametrize(("rises_at", "throttled_from"), [(30, 65), (90, 90)])
+def test_who_rises_without_a_coordinator_keeps_what_it_was_told_for_a_minute_and_no_longer(
+    rises_at: int, throttled_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Coordinators die at every decision from the first on; what was told at 0 s holds until 60 s are past.
+    monkeypatch.setattr(quotas_module, "DAY_SECONDS", DYNAMIC.interval_seconds)
+    quiet, more, steps = rises_at // 30, (12e6, 0, 0, 0, 0, 0), 5
+    script = Scripted(60e6, *[(6e6, 0, 0, 0, 0, 0)] * quiet, *[more] * (steps - quiet))
+
+    running = played(replace(DYNAMIC, failover_seconds=600), script)
+
+    assert running.throttled_seconds.tolist() == [steps * 30 - throttled_from]
+
+
 def test_traffic_that_moves_to_another_broker_waits_for_one_interval() -> None:
     running = Running((DYNAMIC,), tenants_with(60e6), broker_limit=1e9)
     here, there = asked((20e6, 0, 0, 0, 0, 0)), asked((0, 20e6, 0, 0, 0, 0))
@@ -162,7 +217,7 @@ def test_what_is_asked_for_at_all_points_is_what_is_asked_for() -> None:
     for _ in range(20):
         traffic.advance()
 
-    demand = traffic.demand(rows, traffic.total)
+    demand = traffic.demand(rows)
 
     assert np.allclose(demand.sum(axis=1), traffic.total)
     assert (demand.max(axis=1) >= tenants.skew * traffic.total * 0.4).all()
@@ -172,17 +227,48 @@ def test_what_was_asked_of_a_broker_that_failed_is_asked_of_the_others() -> None
     traffic = Traffic(Tenants.born(1, SMALL))
     traffic.advance()
     rows = np.arange(SMALL.tenants)
-    traffic.broken_until[0], traffic.broken = 1e9, True
+    traffic.broken_until[0] = 1e9
 
-    demand = traffic.demand(rows, traffic.total)
+    demand = traffic.demand(rows)
 
     assert not demand[traffic.down(rows)].any()
     assert np.allclose(demand.sum(axis=1), traffic.total)
 
 
+def test_what_was_asked_for_in_the_last_step_is_told_as_it_was_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic_module, "FAILURES_A_WEEK", 2_000)  # a broker in ten, each step
+    tenants = Tenants.born(1, SMALL)
+    tenants.wander[:] = 1 / SMALL.step_seconds  # every hot broker may change at every step
+    traffic = Traffic(tenants)
+    rows = np.arange(SMALL.tenants)
+    traffic.advance()
+
+    for _ in range(10):
+        was, down = traffic.demand(rows), traffic.down(rows)
+        traffic.advance()
+
+        assert traffic.demand_before(rows).tolist() == was.tolist()
+        assert traffic.demand(rows).tolist() != was.tolist()
+    assert down.any()
+
+
 def test_a_week_is_drawn(tmp_path: Path, scores: dict[str, Score]) -> None:
     picture = tmp_path / "out" / "week.png"
 
-    draw({name: [scores[name]] for name in ("static", "dynamic")}, picture)
+    draw({name: [scores[name]] for name in ("static", "dynamic")}, picture, days=SMALL.days)
 
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_line_is_drawn_where_tenants_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[float] = []
+    monkeypatch.setattr(Axes, "axhline", lambda _axes, minutes, **_style: drawn.append(minutes * 60))
+    throttled, size = np.array([21.4, 21.5]), replace(SMALL, tenants=2, days=0.5)
+    running = Running((STATIC,), Populations((1,), size))
+    running.throttled_seconds[:] = throttled
+    ((score,),) = running.scores().values()
+
+    draw({"static": [score]}, tmp_path / "week.png", days=size.days)
+
+    assert score.met == 0.5
+    assert throttled[0] < drawn[0] < throttled[1]

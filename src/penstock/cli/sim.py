@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ from penstock.sim.batching import (
 from penstock.sim.month import POLICIES, Setting, simulate
 from penstock.sim.plot import draw
 from penstock.sim.quotas import SCHEMES, SENSITIVITY, Score, weeks
-from penstock.sim.traffic import POINTS, Size
+from penstock.sim.traffic import DAY_SECONDS, POINTS, Size
 
 app = App(name="sim", help="The platform's decisions at the size of a fleet, from a seed, without a cluster.")
 
@@ -36,7 +37,7 @@ MONTH_COLUMNS: Final = {
     "HOTTEST": "hottest", "CELL-HOURS FULL": "cellHoursFull", "MOVES": "moves", "CELLS": "cells",
 }  # fmt: skip
 
-Seed = Annotated[int, Parameter(help="The same seed gives the same figures.")]
+Seed = Annotated[int, Parameter(help="0 or more. The same seed gives the same figures.")]
 
 
 @app.command
@@ -52,11 +53,10 @@ def cells(
 
     Example:  penstock sim cells --tenants 2000 --days 10
     """
-    for name, value in (("--tenants", tenants), ("--days", days)):
-        if value < 1:
-            raise SettingInvalid(
-                where="penstock sim cells", key=name, value=value, expected="expected 1 or more"
-            )
+    where = "penstock sim cells"
+    for name, value, least in (("--seed", seed, 0), ("--tenants", tenants, 1), ("--days", days, 1)):
+        if value < least:
+            raise SettingInvalid(where=where, key=name, value=value, expected=f"expected {least} or more")
     experiment = Experiment(cell_size=size)
     saved = _saved(compare(experiment, Costs()))
     by_cost = [
@@ -127,14 +127,18 @@ def quotas(
     Example:  penstock sim quotas --tenants 300 --brokers 36 --days 0.5
     """
     where = "penstock sim quotas"
-    for key, value in (("--tenants", tenants), ("--seeds", seeds), ("--days", days)):
-        if value <= 0:
-            raise SettingInvalid(where=where, key=key, value=value, expected="expected more than 0")
+    for key, value, least in (("--seed", seed, 0), ("--seeds", seeds, 1), ("--tenants", tenants, 1)):
+        if value < least:
+            raise SettingInvalid(where=where, key=key, value=value, expected=f"expected {least} or more")
     if brokers < POINTS or brokers % POINTS:
         raise SettingInvalid(
             where=where, key="--brokers", value=brokers, expected=f"expected a multiple of {POINTS}"
         )
     size = Size(tenants=tenants, brokers=brokers, days=days)
+    # A week without a step would give everybody the objective.
+    if not size.step_seconds <= days * DAY_SECONDS < math.inf:
+        expected = f"expected {size.step_seconds:g} s or more, in days"
+        raise SettingInvalid(where=where, key="--days", value=days, expected=expected)
     by_scheme: dict[str, list[Score]] = {}
     chosen = range(seed, seed + seeds)
     schemes = (*SCHEMES, *(SENSITIVITY if sensitivity else ()))
@@ -154,7 +158,7 @@ def quotas(
         for name, scores in by_scheme.items()
     ]
     if plot is not None:
-        draw({scheme.name: by_scheme[scheme.name] for scheme in SCHEMES}, plot)
+        draw({scheme.name: by_scheme[scheme.name] for scheme in SCHEMES}, plot, days=days)
         tell(f"drawn: {plot}")
     shown = [
         {**row, "met": f"{row['objectiveMet']:.3%}", "min": f"{row['objectiveMetMin']:.3%}"} for row in rows

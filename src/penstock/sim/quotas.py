@@ -33,7 +33,7 @@ from penstock.quota.tuning import tuned_level
 from penstock.sim.traffic import DAY_SECONDS, POINTS, QUOTA_MAX, USE_MEDIAN, Populations, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -134,7 +134,8 @@ class Running:
     Under each scheme there is a copy of all tenants and brokers, one after the other, and nothing that one
     does shows in another. Only tenants that could be throttled are followed: one that uses less than
     `NEGLIGIBLE` of its quota has more than that at every point under every scheme. Who rises above it gets
-    the shares that its use in the step before would have led to.
+    the shares that its use in the step before would have led to. Whose coordinator dies is followed from the
+    next step on: if it rises, then with what it was told last.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class Running:
         self.points = Points.at_first(self.even)
         self.lagging = np.zeros(self.quota.size, dtype=bool)
         self.follow_until = np.full(self.quota.size, -1)
+        self.told_at = np.zeros(self.quota.size)  # by its coordinator, before that died last
         self.dead_until = np.zeros(self.quota.size)
         self.throttled_seconds = np.zeros(self.quota.size)
         self.overshoot = np.zeros(self.quota.size)
@@ -162,25 +164,27 @@ class Running:
         self.dt, _ = parts_of(populations.size)
         self.every = max(1, round(interval_seconds / self.dt))
 
-    def advance(self, before: Floats, within: Flags, step: int) -> None:
-        """By one step of traffic; `before` is what tenants asked for in the last one."""
+    def advance(self, within: Flags, step: int) -> None:
+        """By one step of traffic."""
         asking = self.populations
         stirring = asking.total > NEGLIGIBLE * asking.quota
         if asking.broken:
             stirring |= asking.down(np.arange(stirring.size)).any(axis=1)
-        worth = np.tile(stirring, len(self.schemes)) | self.lagging
+        dead = self.dead_until > self.parts * self.dt
+        worth = np.tile(stirring, len(self.schemes)) | self.lagging | dead
         followed = self.follow_until >= step
         self.follow_until[worth] = step + FOLLOW_STEPS
         fresh = np.flatnonzero(worth & ~followed)
         if fresh.size:
-            self.follow(fresh, self._demand(fresh, before))
+            self.follow(fresh, self._each(fresh, asking.demand_before))
         rows = np.flatnonzero(worth | followed)
-        demand, tenants = self._demand(rows, asking.total), rows % asking.quota.size
+        demand, tenants = self._each(rows, asking.demand), rows % asking.quota.size
         self.step(Asked(rows, demand, asking.down(tenants), within[:, tenants], self._load(rows, demand)))
 
-    def _demand(self, rows: Integers, total: Floats) -> Floats:
-        tenants, place = np.unique(rows % total.size, return_inverse=True)
-        return self.populations.demand(tenants, total[tenants])[place]
+    def _each(self, rows: Integers, demand: Callable[[Integers], Floats]) -> Floats:
+        """The tenants' demand, for each of their copies."""
+        tenants, place = np.unique(rows % self.populations.quota.size, return_inverse=True)
+        return demand(tenants)[place]
 
     def _load(self, rows: Integers, demand: Floats) -> Floats:
         """What is asked of each broker; of those who are not followed, evenly of their cell's."""
@@ -201,7 +205,9 @@ class Running:
         points.peak = before
         points.shares = share_out(quota, use, self.even[rows], self.rules)
         points.limits = self._limits(rows, quota, points.shares, use, self.rules)
-        points.heard_at[:] = self.parts * self.dt
+        now = self.parts * self.dt
+        dead = self.dead_until[rows] > now
+        points.heard_at[:] = np.where(dead, self.told_at[rows], now)[:, None]
         points.passed = before * (self.parts % self.every)
         points.waited[:] = False
         self.points.put(rows, points)
@@ -277,6 +283,8 @@ class Running:
         if any(away):
             often = self.every * self.dt / DAY_SECONDS
             dies = self._befallen(self.populations.size.tenants, [often if each else 0.0 for each in away])
+            last = now - self.every * self.dt
+            self.told_at[dies & (self.dead_until <= last)] = last
             self.dead_until[dies] = now + np.repeat(away, self.populations.quota.size)[dies]
         return np.asarray(self.dead_until > now)
 
@@ -307,7 +315,7 @@ class Running:
 
     def scores(self) -> dict[Scheme, list[Score]]:
         """By scheme, of each population."""
-        allowed = OBJECTIVE_SECONDS * self.populations.size.days * DAY_SECONDS / WEEK_SECONDS
+        allowed = objective_seconds(self.populations.size.days)
         shape = (len(self.schemes), len(self.populations.seeds), -1)
         throttled_seconds = self.throttled_seconds.reshape(shape)
         met = (throttled_seconds <= allowed).mean(axis=2)
@@ -326,6 +334,11 @@ class Running:
             ]
             for n, scheme in enumerate(self.schemes)
         }
+
+
+def objective_seconds(days: float) -> float:
+    """How long a tenant may be throttled in so many days."""
+    return OBJECTIVE_SECONDS * days * DAY_SECONDS / WEEK_SECONDS
 
 
 def decides(scheme: Scheme) -> tuple[Rules | None, float]:
@@ -380,10 +393,9 @@ def weeks(
         running = [Running(each, populations) for each in alike.values()]
         whole = Whole(populations)
         for step in range(size.steps):
-            before = populations.total
             populations.advance()
             within = whole.step(populations.total)
             for one in running:
-                one.advance(before, within, step)
+                one.advance(within, step)
         found = {scheme: scores for one in running for scheme, scores in one.scores().items()}
         yield from ([found[scheme][n] for scheme in schemes] for n in range(len(populations.seeds)))

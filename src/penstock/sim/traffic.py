@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -91,6 +91,16 @@ class Tenants:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One step: how much each tenant asks for, and all that says where."""
+
+    total: Floats  # bytes a second, by tenant
+    hot: Integers  # by tenant
+    minute: int
+    lost: Flags  # by broker
+
+
 class Traffic:
     """A population's week, as it goes by."""
 
@@ -102,17 +112,18 @@ class Traffic:
         self.total = np.zeros(count)  # bytes a second that each tenant asks for now
         self.hot = chance.integers(0, POINTS, count)
         self.broken_until = np.zeros(tenants.size.brokers)
-        self.broken = False  # is any broker?
         self._level = np.ones(count)
         self._spike = np.ones(count)
         self._spike_until = np.zeros(count)
         self._waver = chance.standard_normal(count)
         self._noise = chance.standard_normal((NOISE_ROWS, POINTS))
+        self._before = self._asking()
 
     def advance(self) -> None:
         """To the next step."""
         t = self.tenants
         chance, dt, count = t.chance, t.size.step_seconds, t.size.tenants
+        self._before = self._asking()
         self.now += dt
         minute = int(self.now // CHANGE_SECONDS)
         if minute != self.minute:
@@ -122,29 +133,39 @@ class Traffic:
             day = 1 + t.swing * np.cos(2 * np.pi * (self.now - t.phase) / DAY_SECONDS)
             self._level = t.mean * t.quota * day * np.exp(0.15 * self._waver)
         jumps = np.flatnonzero(chance.random(count) < t.wander * dt)
+        self.hot = self.hot.copy()  # the last step keeps its own
         self.hot[jumps] = chance.integers(0, POINTS, jumps.size)
         begins = np.flatnonzero(chance.random(count) < t.spiky * dt)
         self._spike[begins] = 1 + chance.exponential(1.5, begins.size)
         self._spike_until[begins] = self.now + chance.exponential(300.0, begins.size)
         fails = np.flatnonzero(chance.random(t.size.brokers) < dt * FAILURES_A_WEEK / (7 * DAY_SECONDS))
         self.broken_until[fails] = self.now + chance.uniform(120, 900, fails.size)
-        self.broken = bool((self.broken_until > self.now).any())
         self.total = np.where(self.now < self._spike_until, self._level * self._spike, self._level)
 
     def down(self, rows: Integers) -> Flags:
         """Which points of these tenants have lost their broker."""
         return np.asarray(self.broken_until[self.tenants.brokers[rows]] > self.now)
 
-    def demand(self, rows: Integers, total: Floats) -> Floats:
-        """What these tenants ask for at each point, of so much in all."""
+    def demand(self, rows: Integers) -> Floats:
+        """What these tenants ask for at each point."""
+        return self._split(rows, self._asking())
+
+    def demand_before(self, rows: Integers) -> Floats:
+        """What they asked for in the last step, where they asked for it then."""
+        return self._split(rows, self._before)
+
+    def _asking(self) -> Asking:
+        return Asking(self.total, self.hot, self.minute, self.broken_until > self.now)
+
+    def _split(self, rows: Integers, asking: Asking) -> Floats:
         t = self.tenants
         # Looked up by tenant and minute, so that it does not depend on who else is asked for.
-        row = (rows * 7_919 + self.minute * 104_729) % NOISE_ROWS
+        row = (rows * 7_919 + asking.minute * 104_729) % NOISE_ROWS
         part = np.exp(t.flutter[rows, None] * self._noise[row]) * ((1 - t.skew[rows]) / POINTS)[:, None]
-        part[np.arange(rows.size), self.hot[rows]] += t.skew[rows]
-        if self.broken:
-            part[self.down(rows)] = 0.0
-        whole = part.sum(axis=1)
+        part[np.arange(rows.size), asking.hot[rows]] += t.skew[rows]
+        if asking.lost.any():
+            part[asking.lost[t.brokers[rows]]] = 0.0
+        whole, total = part.sum(axis=1), asking.total[rows]
         part *= np.divide(total, whole, out=np.zeros_like(whole), where=whole > 0)[:, None]
         return np.asarray(part)
 
@@ -180,13 +201,17 @@ class Populations:
         """Which points of these tenants have lost their broker."""
         return np.asarray(self._lost[self.brokers[rows]])
 
-    def demand(self, rows: Integers, total: Floats) -> Floats:
-        """What these tenants, in order, ask for at each point, of so much in all."""
+    def demand(self, rows: Integers) -> Floats:
+        """What these tenants, in order, ask for at each point."""
+        return np.concatenate([each.demand(own) for each, own in self._owned(rows)])
+
+    def demand_before(self, rows: Integers) -> Floats:
+        """What they asked for in the last step, where they asked for it then."""
+        return np.concatenate([each.demand_before(own) for each, own in self._owned(rows)])
+
+    def _owned(self, rows: Integers) -> Iterator[tuple[Traffic, Integers]]:
+        """Each population, and which of its tenants these are."""
         first = np.arange(len(self.seeds) + 1) * self.size.tenants
         cuts = np.searchsorted(rows, first)
-        return np.concatenate(
-            [
-                each.demand(rows[begin:end] - start, total[begin:end])
-                for each, start, begin, end in zip(self._traffic, first, cuts, cuts[1:], strict=False)
-            ]
-        )
+        for each, start, begin, end in zip(self._traffic, first, cuts, cuts[1:], strict=False):
+            yield each, rows[begin:end] - start

@@ -31,6 +31,7 @@ BATCH_RECORDS = 16
 VICTIM_ADDRESS = "127.0.0.2"  # not its neighbours': gateways also limit what comes from one address
 ANSWER_SECONDS_MAX = 120.0
 GIVES_WAY = 10  # niceness
+TINY_IN_FLIGHT = 1_000  # librdkafka asks on until a million are; a gateway reads no more of one connection
 KNOCKING = 16  # logins at once, by each connection of a neighbour that storms
 LOGIN_SECONDS_MAX = 5.0
 
@@ -119,7 +120,7 @@ class Greedy:
         self._pump(fetch_frame(topic, 0, bytes_max=CHUNK), 2)
 
     def tiny(self) -> None:
-        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), 100, worth=1)
+        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), TINY_IN_FLIGHT, worth=1)
 
     def storm(self) -> None:
         """Logs in again and again, as fast as sockets open."""

@@ -102,7 +102,7 @@ def frames(
 
 def pieces(luck: random.Random, data: bytes) -> list[bytes]:
     """As a network may deliver it: at once, or cut anywhere."""
-    cuts = sorted(luck.randrange(len(data)) for _ in range(luck.choice((0, 0, 1, 3))))
+    cuts = sorted(luck.randint(0, len(data)) for _ in range(luck.choice((0, 0, 1, 3))))
     return [data[start:end] for start, end in pairwise((0, *cuts, len(data)))]
 
 

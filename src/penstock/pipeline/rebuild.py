@@ -9,7 +9,8 @@ the outbox what the events from `sent` on emit, which the executor sends first. 
 they have seen.
 
 A killed rebuild goes on from its checkpoint, to the position it set out for: what came to the log
-since is the executor's. A store appears when it is whole, and the work is removed with the last.
+since is the executor's. A store appears when it is whole. The work is removed last, and no longer
+counts as work before the first of its files goes.
 """
 
 from __future__ import annotations
@@ -47,11 +48,15 @@ if TYPE_CHECKING:
     from penstock.pipeline.ledger import TopicFacts
     from penstock.pipeline.settings import Connection
 
+TASK: Final = "task.json"  # what the work is for; without it there is none
 BATCH_FOLDED: Final = faults.declare(
     "pipeline.rebuild.folded", "a batch of events is folded, the checkpoint does not know yet"
 )
 STORE_WRITTEN: Final = faults.declare(
     "pipeline.rebuild.stored", "the log is folded, and the store of one partition more is written"
+)
+WORK_FORGOTTEN: Final = faults.declare(
+    "pipeline.rebuild.forgotten", "every store is whole, what they were made from counts no longer"
 )
 
 
@@ -79,14 +84,9 @@ def rebuild(
 
     Raises HistoryMissing, SparkFailed, RoomMissing.
     """
-    for partition, start in topic.start.items():
-        if start > 0:
-            raise HistoryMissing(topic=topic.name, partition=partition, start=start, position=0)
     with naming(f"the rebuild of {task.application.name}"):
-        task = _begun(task, directory)
-        share_code(session, task.application.decide.__module__)
-        _fold(session, connection, topic, task, directory)
-        done = _hand_over(session, task, directory, stores)
+        done = _made(session, connection, topic, task, directory, stores)
+        _forget(directory)
         shutil.rmtree(directory)
     return done
 
@@ -96,11 +96,37 @@ def rebuild_files(
 ) -> Rebuilt:
     """The same into SQLite files. Their directory appears when all of them are whole."""
     part = state.with_name(f"{state.name}.part")
-    if part.exists():
-        shutil.rmtree(part)
-    done = rebuild(session, connection, topic, task, directory, SqliteStores(part))
-    part.replace(state)
+    with naming(f"the rebuild of {task.application.name}"):
+        if part.exists():
+            shutil.rmtree(part)
+        done = _made(session, connection, topic, task, directory, SqliteStores(part))
+        _forget(directory)
+        part.replace(state)
+        shutil.rmtree(directory)
     return done
+
+
+def _made(
+    session: SparkSession,
+    connection: Connection,
+    topic: TopicFacts,
+    task: Task,
+    directory: Path,
+    stores: Stores,
+) -> Rebuilt:
+    for partition, start in topic.start.items():
+        if start > 0:
+            raise HistoryMissing(topic=topic.name, partition=partition, start=start, position=0)
+    task = _begun(task, directory)
+    share_code(session, task.application.decide.__module__)
+    _fold(session, connection, topic, task, directory)
+    return _hand_over(session, task, directory, stores)
+
+
+def _forget(directory: Path) -> None:
+    """Before the work is removed: a kill in the middle of that leaves a part of it, of no use to anybody."""
+    (directory / TASK).unlink(missing_ok=True)
+    faults.reach(WORK_FORGOTTEN)
 
 
 def _begun(task: Task, directory: Path) -> Task:
@@ -108,12 +134,13 @@ def _begun(task: Task, directory: Path) -> Task:
 
     The end may not move: events beyond it were left out of batches that will not be folded again.
     """
-    path = directory / "task.json"
+    path = directory / TASK
     tables = fingerprint(task.application.tables)
     if path.exists():
         begun = json.loads(path.read_text())
         if begun["tables"] == tables:
             return replace(task, until=read(begun["until"]), sent=read(begun["sent"]))
+    path.unlink(missing_ok=True)  # as in `_forget`
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)

@@ -1,0 +1,86 @@
+"""A rebuild that was broken off and is started again. Folding itself is left out."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from examples.payments.bank import BANK
+from penstock.olep.codec import JsonCodec
+from penstock.pipeline import rebuild as rebuilding
+from penstock.pipeline.folding import Task
+from penstock.pipeline.ledger import TopicFacts
+from penstock.pipeline.rebuild import TASK, rebuild_files
+from penstock.pipeline.settings import Connection
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.pipeline.rebuild import Rebuilt
+
+NOWHERE = Connection("127.0.0.1:1")
+ENDS = {0: 10, 1: 10}
+FACTS = TopicFacts("accounts", "00" * 16, dict.fromkeys(ENDS, 0), ENDS)
+BANK_TASK = Task(BANK, "accounts", "id", JsonCodec(), ENDS, {})
+
+
+class Killed(BaseException):
+    """What no code of ours catches."""
+
+
+class NoSession:
+    """A Spark that has read a log and found no state in it."""
+
+    def __getattr__(self, _name: str) -> Any:
+        return self
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        return self
+
+    def collect(self) -> list[Any]:
+        return []
+
+
+@dataclass
+class Place:
+    work: Path
+    state: Path
+
+    def rebuild(self, task: Task = BANK_TASK) -> Rebuilt:
+        session: Any = NoSession()
+        return rebuild_files(session, NOWHERE, FACTS, task, self.work, self.state)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    def fold(*found: Any) -> None:
+        checkpoint = found[-1] / "checkpoint"
+        checkpoint.mkdir(exist_ok=True)
+        (checkpoint / "metadata").touch()
+
+    monkeypatch.setattr(rebuilding, "_fold", fold)
+    monkeypatch.setattr(rebuilding, "share_code", lambda *_: None)
+    return Place(tmp_path / "work", tmp_path / "state")
+
+
+def test_work_of_which_a_part_was_removed_is_not_gone_on_with(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.rmtree
+
+    def half(directory: Path) -> None:
+        real(directory / "checkpoint")
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", half)
+        with pytest.raises(Killed):
+            place.rebuild()
+
+    left = (place.work / TASK).exists()
+
+    assert place.state.exists()  # whole, and there
+    assert not left

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from examples.payments.bank import BANK
+from penstock.model.errors.pipeline import JobBusy
 from penstock.olep.codec import JsonCodec
 from penstock.pipeline import rebuild as rebuilding
 from penstock.pipeline.folding import Task
@@ -84,3 +86,21 @@ def test_work_of_which_a_part_was_removed_is_not_gone_on_with(
 
     assert place.state.exists()  # whole, and there
     assert not left
+
+
+def test_a_second_start_leaves_the_first_one_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[BaseException] = []
+
+    def start_again(_: object) -> None:
+        with pytest.raises(JobBusy, match="the rebuild of bank") as raised:
+            place.rebuild()
+        seen.append(raised.value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuilding, "faults", SimpleNamespace(reach=start_again))
+        place.rebuild()
+
+    assert len(seen) == len(ENDS) + 1  # at every store, and at the end
+    assert sorted(file.name for file in place.state.iterdir()) == ["bank-0.sqlite", "bank-1.sqlite"]
+    place.state.rename(place.state.with_name("first"))
+    assert place.rebuild().positions == ENDS  # once the first has ended

@@ -217,7 +217,7 @@ def backfill(
     from penstock.pipeline.backfill import chosen_range
     from penstock.pipeline.jobs import find_job
     from penstock.pipeline.kafka import look_at
-    from penstock.pipeline.runner import only_run
+    from penstock.pipeline.lock import only_run
     from penstock.pipeline.status import job_files
 
     wanted = settings_for(options.layout, settings)
@@ -226,7 +226,7 @@ def backfill(
     topic = asyncio.run(look_at(connection, found.source.topic, job=job))
     chosen_range(topic, job, start, until)  # a wrong range is told before Spark is started
     _, runner = _runner(settings, master, options)
-    with only_run(job_files(wanted.state, job), job), progress(f"reading {found.source.topic} again"):
+    with only_run(job_files(wanted.state, job).lock, job), progress(f"reading {found.source.topic} again"):
         filled = fill(runner.tables, found, connection, topic, start, until)
     row = {"job": job, "records": filled.records, "rejected": filled.rejected}
     show(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,10 +35,12 @@ from penstock.pipeline.failure import naming
 from penstock.pipeline.folding import OUTGOING_DDL, FoldProcessor, decoded
 from penstock.pipeline.kafka import offsets_option, security_options
 from penstock.pipeline.ledger import read, written
+from penstock.pipeline.lock import only_run
 from penstock.pipeline.query import carry_through
 from penstock.pipeline.session import share_code
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -82,9 +85,9 @@ def rebuild(
 ) -> Rebuilt:
     """Folds on Spark, then writes a store for each partition, where there is none.
 
-    Raises HistoryMissing, SparkFailed, RoomMissing.
+    Raises HistoryMissing, JobBusy, SparkFailed, RoomMissing.
     """
-    with naming(f"the rebuild of {task.application.name}"):
+    with _alone(task, directory):
         done = _made(session, connection, topic, task, directory, stores)
         _forget(directory)
         shutil.rmtree(directory)
@@ -96,7 +99,7 @@ def rebuild_files(
 ) -> Rebuilt:
     """The same into SQLite files. Their directory appears when all of them are whole."""
     part = state.with_name(f"{state.name}.part")
-    with naming(f"the rebuild of {task.application.name}"):
+    with _alone(task, directory):
         if part.exists():
             shutil.rmtree(part)
         done = _made(session, connection, topic, task, directory, SqliteStores(part))
@@ -104,6 +107,14 @@ def rebuild_files(
         part.replace(state)
         shutil.rmtree(directory)
     return done
+
+
+@contextmanager
+def _alone(task: Task, directory: Path) -> Iterator[None]:
+    """The lock lies beside the directory, which is removed."""
+    what = f"the rebuild of {task.application.name}"
+    with naming(what), only_run(directory.with_name(f"{directory.name}.lock"), what):
+        yield
 
 
 def _made(

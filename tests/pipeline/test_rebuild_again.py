@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from examples.payments.bank import BANK
+from penstock.model.errors.olep import StoreMismatch
 from penstock.model.errors.pipeline import JobBusy
 from penstock.olep.codec import JsonCodec
+from penstock.olep.fold import Outgoing
+from penstock.olep.store.sqlite import SqliteStores
 from penstock.pipeline import rebuild as rebuilding
 from penstock.pipeline.folding import Task
 from penstock.pipeline.ledger import TopicFacts
-from penstock.pipeline.rebuild import TASK, rebuild_files
+from penstock.pipeline.rebuild import STORE_WRITTEN, TASK, rebuild, rebuild_files
 from penstock.pipeline.settings import Connection
 
 if TYPE_CHECKING:
@@ -104,3 +107,38 @@ def test_a_second_start_leaves_the_first_one_alone(place: Place, monkeypatch: py
     assert sorted(file.name for file in place.state.iterdir()) == ["bank-0.sqlite", "bank-1.sqlite"]
     place.state.rename(place.state.with_name("first"))
     assert place.rebuild().positions == ENDS  # once the first has ended
+
+
+def test_stores_that_were_written_before_a_kill_are_left_as_they_are(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = NoSession()
+    stores = SqliteStores(place.state)
+    sent = [Outgoing("accounts", b"k", b"v")]
+    monkeypatch.setattr(rebuilding, "_outgoing", lambda *_: {0: sent})
+
+    def strike(point: str) -> None:
+        if point == STORE_WRITTEN:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuilding, "faults", SimpleNamespace(reach=strike))
+        with pytest.raises(Killed):
+            rebuild(session, NOWHERE, FACTS, BANK_TASK, place.work, stores)
+
+    done = rebuild(session, NOWHERE, FACTS, BANK_TASK, place.work, stores)
+
+    assert done.positions == ENDS
+    store = stores.open(BANK, "id", 0)
+    assert [each.outgoing for each in store.unsent()] == [sent]
+    store.close()
+
+
+def test_a_store_that_stands_elsewhere_is_not_written_over(place: Place) -> None:
+    session: Any = NoSession()
+    stores = SqliteStores(place.state)
+    rebuild(session, NOWHERE, FACTS, BANK_TASK, place.work, stores)
+    longer = replace(BANK_TASK, until={0: 20, 1: 20})
+
+    with pytest.raises(StoreMismatch, match="position 10"):
+        rebuild(session, NOWHERE, FACTS, longer, place.work, stores)

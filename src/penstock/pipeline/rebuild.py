@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from penstock.fleet.layout import write_atomically
 from penstock.model import faults
-from penstock.model.errors.olep import HistoryMissing
+from penstock.model.errors.olep import HistoryMissing, StoreMismatch
 from penstock.olep.fold import LAYER_TABLES, Batch, Outgoing
 from penstock.olep.store import fingerprint
 from penstock.olep.store.sqlite import SqliteStores
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.olep.rows import Changes
-    from penstock.olep.store import Stores
+    from penstock.olep.store import Store, Stores
     from penstock.pipeline.folding import Task
     from penstock.pipeline.ledger import TopicFacts
     from penstock.pipeline.settings import Connection
@@ -85,7 +85,8 @@ def rebuild(
 ) -> Rebuilt:
     """Folds on Spark, then writes a store for each partition, where there is none.
 
-    Raises HistoryMissing, JobBusy, SparkFailed, RoomMissing.
+    Raises HistoryMissing, JobBusy, SparkFailed, RoomMissing, and StoreMismatch for a store that was
+    written by somebody else.
     """
     with _alone(task, directory):
         done = _made(session, connection, topic, task, directory, stores)
@@ -212,19 +213,30 @@ def _hand_over(session: SparkSession, task: Task, directory: Path, stores: Store
                 count += 1
     outgoing = _outgoing(session, directory)
     for partition, end in task.until.items():
+        changes: Changes = {
+            table.name: {table.key_of(row): row for row in rows[partition].get(table.name, [])}
+            for table in (*task.application.tables, *LAYER_TABLES)
+        }
+        batch = Batch(end, changes, {}, outgoing.get(partition, []))
         store = stores.open(task.application, task.topic_id, partition)
         try:
-            store.claim()
-            changes: Changes = {
-                table.name: {table.key_of(row): row for row in rows[partition].get(table.name, [])}
-                for table in (*task.application.tables, *LAYER_TABLES)
-            }
-            kept = outgoing.get(partition, [])
-            store.commit(Batch(end, changes, {}, kept), sent=task.sent.get(partition, 0))
+            _fill(store, batch, task.sent.get(partition, 0))
         finally:
             store.close()
         faults.reach(STORE_WRITTEN)
     return Rebuilt(dict(task.until), count, sum(map(len, outgoing.values())))
+
+
+def _fill(store: Store, batch: Batch, sent: int) -> None:
+    """A store is written in one commit: one that stands at the end is whole, from before a kill."""
+    found = store.position()
+    if found and found == batch.position:
+        return
+    if found:
+        expected = f"a rebuild to position {batch.position}"
+        raise StoreMismatch(store=store.name, found=f"position {found}", expected=expected)
+    store.claim()
+    store.commit(batch, sent=sent)
 
 
 def _outgoing(session: SparkSession, directory: Path) -> dict[int, list[Outgoing]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from examples.payments.bank import BANK
 from penstock.model.errors.olep import StoreMismatch
 from penstock.model.errors.pipeline import JobBusy
+from penstock.olep.application import NOTHING, Application, Reason, Rule
 from penstock.olep.codec import JsonCodec
 from penstock.olep.fold import Outgoing
 from penstock.olep.store.sqlite import SqliteStores
@@ -24,12 +26,22 @@ from penstock.pipeline.settings import Connection
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.olep.application import Decision, State
+    from penstock.olep.event import Event
     from penstock.pipeline.rebuild import Rebuilt
 
 NOWHERE = Connection("127.0.0.1:1")
 ENDS = {0: 10, 1: 10}
 FACTS = TopicFacts("accounts", "00" * 16, dict.fromkeys(ENDS, 0), ENDS)
 BANK_TASK = Task(BANK, "accounts", "id", JsonCodec(), ENDS, {})
+
+
+def decide_nothing(_state: State, _event: Event) -> Decision:
+    return NOTHING
+
+
+def bank(**changes: Any) -> Application:
+    return replace(BANK, **changes)
 
 
 class Killed(BaseException):
@@ -142,3 +154,66 @@ def test_a_store_that_stands_elsewhere_is_not_written_over(place: Place) -> None
 
     with pytest.raises(StoreMismatch, match="position 10"):
         rebuild(session, NOWHERE, FACTS, longer, place.work, stores)
+
+
+def break_off(place: Place, monkeypatch: pytest.MonkeyPatch, task: Task = BANK_TASK) -> None:
+    def strike(_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuilding, "faults", SimpleNamespace(reach=strike))
+        with pytest.raises(Killed):
+            place.rebuild(task)
+    (place.work / "checkpoint" / "of the first").touch()
+
+
+def kept_work(place: Place, monkeypatch: pytest.MonkeyPatch, task: Task) -> bool:
+    """Whether the second start goes on with the work of the first."""
+    seen: list[bool] = []
+
+    def look(_: object) -> None:
+        seen.append((place.work / "checkpoint" / "of the first").exists())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuilding, "faults", SimpleNamespace(reach=look))
+        place.rebuild(task)
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(BANK_TASK, log="payments"),
+        replace(BANK_TASK, topic_id="another"),
+        replace(BANK_TASK, group="executors", sent={0: 5}),
+        replace(BANK_TASK, application=bank(decide=decide_nothing)),
+        replace(BANK_TASK, application=bank(rules={Reason.RAISED: Rule.STOP})),
+        replace(BANK_TASK, application=bank(window=7)),
+    ],
+    ids=["log", "topic", "group", "decide", "rules", "window"],
+)
+def test_work_that_was_begun_for_another_purpose_is_begun_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch, other: Task
+) -> None:
+    break_off(place, monkeypatch)
+
+    assert not kept_work(place, monkeypatch, other)
+
+
+def test_work_that_was_begun_with_another_source_of_decide_is_begun_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(inspect, "getsource", lambda _: "as it was")
+        break_off(place, monkeypatch)
+
+    assert not kept_work(place, monkeypatch, BANK_TASK)
+
+
+def test_work_goes_on_to_the_position_it_set_out_for_while_log_and_group_move(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = replace(BANK_TASK, group="executors", sent={0: 5})
+    break_off(place, monkeypatch, first)
+
+    assert kept_work(place, monkeypatch, replace(first, until={0: 90, 1: 90}, sent={0: 6}))

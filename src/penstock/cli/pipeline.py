@@ -416,7 +416,7 @@ def rebuild(
     facts = asyncio.run(look_at(connection, topic, job=found.name))
     sent = asyncio.run(committed_by(connection, group, topic)) if group else {}
     wanted, runner = _runner(settings, master, options)
-    task = Task(found, log or topic, kafka_form(facts.id), JsonCodec(), facts.end, sent)
+    task = Task(found, log or topic, kafka_form(facts.id), JsonCodec(), facts.end, sent, group)
     with progress(f"folding {topic}"):
         work = wanted.state / "rebuild" / found.name / facts.id
         done = rebuild_files(runner.session, connection, facts, task, work, state)

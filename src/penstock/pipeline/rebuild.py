@@ -16,10 +16,13 @@ counts as work before the first of its files goes.
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import shutil
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -142,23 +145,50 @@ def _forget(directory: Path) -> None:
 
 
 def _begun(task: Task, directory: Path) -> Task:
-    """The task as it was begun; work for other tables is of no use, and removed.
+    """The task as it was begun; work for another purpose is of no use, and removed.
 
     The end may not move: events beyond it were left out of batches that will not be folded again.
+    Neither may what was sent, which moves on while the group's executors work: what is sent once
+    more, its receivers know.
     """
     path = directory / TASK
-    tables = fingerprint(task.application.tables)
+    wanted = purpose(task)
     if path.exists():
         begun = json.loads(path.read_text())
-        if begun["tables"] == tables:
+        if begun.get("purpose") == wanted:
             return replace(task, until=read(begun["until"]), sent=read(begun["sent"]))
     path.unlink(missing_ok=True)  # as in `_forget`
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
-    begun = {"tables": tables, "until": written(task.until), "sent": written(task.sent)}
+    begun = {"purpose": wanted, "until": written(task.until), "sent": written(task.sent)}
     write_atomically(path, json.dumps(begun))
     return task
+
+
+def purpose(task: Task) -> dict[str, str]:
+    """All that a fold depends on, but for the log. Of code, the module that `decide` is in."""
+    application = task.application
+    decide = application.decide
+    kinds = [sorted(application.handles.items()), sorted(application.ignores), sorted(application.logs)]
+    return {
+        "log": task.log,
+        "topic": task.topic_id,
+        "group": task.group or "",
+        "codec": type(task.codec).__qualname__,
+        "tables": fingerprint(application.tables),
+        "kinds": json.dumps([*kinds, application.window, sorted(application.rules.items())]),
+        "decide": f"{decide.__module__}.{getattr(decide, '__qualname__', type(decide).__qualname__)}",
+        "source": _source_digest(decide.__module__),
+    }
+
+
+def _source_digest(module: str) -> str:
+    """Empty for what has no source: typed into a prompt, or compiled."""
+    try:
+        return sha256(inspect.getsource(sys.modules[module]).encode()).hexdigest()
+    except (OSError, TypeError, KeyError):
+        return ""
 
 
 def _fold(

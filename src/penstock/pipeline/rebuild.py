@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from penstock.fleet.layout import write_atomically
@@ -209,7 +209,7 @@ def _fold(
         FoldProcessor(task), OUTGOING_DDL, outputMode="Append", timeMode="None"
     )
 
-    failure: list[PySparkException] = []  # Spark itself tells no more than that there was one
+    failure: list[PySparkException] = []
 
     def keep(frame: DataFrame, batch: int) -> None:
         try:
@@ -225,10 +225,7 @@ def _fold(
         .outputMode("append")
         .trigger(availableNow=True)
     )
-    try:
-        carry_through(query.start)  # each batch begins with a Python process of its own
-    except StreamingQueryException as error:
-        raise (failure[-1] if failure else error) from None
+    carry_through(query.start, failure)  # each batch begins with a Python process of its own
 
 
 def _hand_over(session: SparkSession, task: Task, directory: Path, stores: Stores) -> Rebuilt:

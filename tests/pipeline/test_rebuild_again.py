@@ -1,4 +1,4 @@
-"""A rebuild that was broken off and is started again. Folding itself is left out."""
+"""What a rebuild does before and after folding, which is left out: it is broken off, and started again."""
 
 from __future__ import annotations
 
@@ -217,3 +217,14 @@ def test_work_goes_on_to_the_position_it_set_out_for_while_log_and_group_move(
     break_off(place, monkeypatch, first)
 
     assert kept_work(place, monkeypatch, replace(first, until={0: 90, 1: 90}, sent={0: 6}))
+
+
+def test_an_empty_log_becomes_empty_stores_without_spark(place: Place) -> None:
+    nothing: Any = None
+    empty = dict.fromkeys(ENDS, 0)
+    facts, task = replace(FACTS, end=empty), replace(BANK_TASK, until=empty)
+
+    done = rebuild_files(nothing, NOWHERE, facts, task, place.work, place.state)
+
+    assert (done.positions, done.rows, done.outgoing) == (empty, 0, 0)
+    assert sorted(file.name for file in place.state.iterdir()) == ["bank-0.sqlite", "bank-1.sqlite"]

@@ -134,7 +134,8 @@ def _made(
             raise HistoryMissing(topic=topic.name, partition=partition, start=start, position=0)
     task = _begun(task, directory)
     share_code(session, task.application.decide.__module__)
-    _fold(session, connection, topic, task, directory)
+    if any(task.until.values()):
+        _fold(session, connection, topic, task, directory)
     return _hand_over(session, task, directory, stores)
 
 
@@ -229,19 +230,12 @@ def _fold(
 
 
 def _hand_over(session: SparkSession, task: Task, directory: Path, stores: Stores) -> Rebuilt:
-    rows: dict[int, dict[str, list[tuple[Any, ...]]]] = {partition: {} for partition in task.until}
-    count = 0
-    for table in (*task.application.tables, *LAYER_TABLES):
-        state = session.read.format("statestore").option("stateVarName", table.name)
-        for found in state.load(str(directory / "checkpoint")).collect():
-            if found.user_map_value is not None:
-                of = rows[int(found.key[0])].setdefault(table.name, [])
-                of.append(decoded(found.user_map_value[0]))
-                count += 1
+    # Of an empty log Spark commits no batch, and state that no batch committed cannot be read.
+    rows = _state(session, task, directory) if any(task.until.values()) else {}
     outgoing = _outgoing(session, directory)
     for partition, end in task.until.items():
         changes: Changes = {
-            table.name: {table.key_of(row): row for row in rows[partition].get(table.name, [])}
+            table.name: {table.key_of(row): row for row in rows.get((partition, table.name), [])}
             for table in (*task.application.tables, *LAYER_TABLES)
         }
         batch = Batch(end, changes, {}, outgoing.get(partition, []))
@@ -251,7 +245,21 @@ def _hand_over(session: SparkSession, task: Task, directory: Path, stores: Store
         finally:
             store.close()
         faults.reach(STORE_WRITTEN)
-    return Rebuilt(dict(task.until), count, sum(map(len, outgoing.values())))
+    return Rebuilt(dict(task.until), sum(map(len, rows.values())), sum(map(len, outgoing.values())))
+
+
+def _state(
+    session: SparkSession, task: Task, directory: Path
+) -> dict[tuple[int, str], list[tuple[Any, ...]]]:
+    """Rows of each partition and table."""
+    rows: dict[tuple[int, str], list[tuple[Any, ...]]] = {}
+    for table in (*task.application.tables, *LAYER_TABLES):
+        state = session.read.format("statestore").option("stateVarName", table.name)
+        for found in state.load(str(directory / "checkpoint")).collect():
+            if found.user_map_value is not None:
+                of = rows.setdefault((int(found.key[0]), table.name), [])
+                of.append(decoded(found.user_map_value[0]))
+    return rows
 
 
 def _fill(store: Store, batch: Batch, sent: int) -> None:

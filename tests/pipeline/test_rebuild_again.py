@@ -12,10 +12,11 @@ import pytest
 
 from examples.payments.bank import BANK
 from penstock.model.errors.olep import StoreMismatch
-from penstock.model.errors.pipeline import JobBusy
+from penstock.model.errors.pipeline import JobBusy, RoomMissing
 from penstock.olep.application import NOTHING, Application, Reason, Rule
 from penstock.olep.codec import JsonCodec
 from penstock.olep.fold import Outgoing
+from penstock.olep.store import sqlite
 from penstock.olep.store.sqlite import SqliteStores
 from penstock.pipeline import rebuild as rebuilding
 from penstock.pipeline.folding import Task
@@ -24,6 +25,7 @@ from penstock.pipeline.rebuild import STORE_WRITTEN, TASK, rebuild, rebuild_file
 from penstock.pipeline.settings import Connection
 
 if TYPE_CHECKING:
+    import sqlite3
     from pathlib import Path
 
     from penstock.olep.application import Decision, State
@@ -228,3 +230,19 @@ def test_an_empty_log_becomes_empty_stores_without_spark(place: Place) -> None:
 
     assert (done.positions, done.rows, done.outgoing) == (empty, 0, 0)
     assert sorted(file.name for file in place.state.iterdir()) == ["bank-0.sqlite", "bank-1.sqlite"]
+
+
+def test_a_full_disk_under_the_stores_has_the_name_that_it_has_under_the_lake(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sqlite._connect
+
+    def small(path: Path, synchronous: str) -> sqlite3.Connection:
+        db = real(path, synchronous)
+        db.execute("pragma max_page_count = 2")
+        return db
+
+    monkeypatch.setattr(sqlite, "_connect", small)
+
+    with pytest.raises(RoomMissing, match="the rebuild of bank"):
+        place.rebuild()

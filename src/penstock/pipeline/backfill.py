@@ -21,6 +21,7 @@ from penstock.pipeline.derive import derive
 from penstock.pipeline.failure import naming
 from penstock.pipeline.job import Mode, Sink
 from penstock.pipeline.kafka import offsets_option, source_options
+from penstock.pipeline.ledger import same_topic
 from penstock.pipeline.upsert import upsert
 
 if TYPE_CHECKING:
@@ -83,11 +84,13 @@ def chosen_range(
 def backfill(
     tables: Tables, job: Job, connection: Connection, topic: TopicFacts, start: str | None, end: str | None
 ) -> Refilled:
-    """Raises RangeInvalid, JobInvalid for rows that do not know their offsets, SparkFailed, RoomMissing."""
+    """Raises TopicReplaced, RangeInvalid, JobInvalid for rows that are not known by their offsets,
+    FieldsUnknown, SparkFailed, RoomMissing."""
     writer = BatchWriter(job, tables)
     writer.prepare()
     with naming(f"backfill of {job.name}"):
         last = tables.newest(job.sink.table, job=job.name)
+        same_topic(job.name, topic, last)
         read = last.end if last is not None else {}
         begin, until = chosen_range(topic, job.name, start, end, read=read)
         if job.sink.mode is Mode.UPSERT:

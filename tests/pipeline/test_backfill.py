@@ -1,0 +1,79 @@
+"""A range read again into a table that is there. Records are frames: no Kafka is asked."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.model.errors.pipeline import TopicReplaced
+from penstock.pipeline import backfill as filling
+from penstock.pipeline.backfill import Refilled, backfill
+from penstock.pipeline.batch import RECORD_DDL, BatchWriter
+from penstock.pipeline.columns import Column
+from penstock.pipeline.job import Job, Sink, Source
+from penstock.pipeline.lake import Tables
+from penstock.pipeline.ledger import Commit, TopicFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from tests.pipeline.conftest import Ground
+
+pytestmark = pytest.mark.spark
+ID = "aa" * 16
+WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def order(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def orders(name: str = "orders", **more: Any) -> Job:
+    return Job(name, "", Source("t", columns=(Column("id", "bigint"),)), Sink(f"shop.{name}"), **more)
+
+
+class Topic:
+    """One partition of a topic, and a job that has read it."""
+
+    def __init__(self, dry: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dry, self.tables = dry, Tables(dry.session, "")
+        self.values: Sequence[bytes] = ()
+        monkeypatch.setattr(filling, "_records", lambda *_: self.frame())
+
+    def frame(self) -> DataFrame:
+        rows = [(b"k", value, 0, offset, WHEN, None) for offset, value in enumerate(self.values)]
+        return self.dry.session.createDataFrame(rows, RECORD_DDL)
+
+    def facts(self, identity: str = ID) -> TopicFacts:
+        return TopicFacts("t", identity, {0: 0}, {0: len(self.values)})
+
+    def run(self, job: Job, values: Sequence[bytes]) -> None:
+        """One batch with everything, as a run of the job writes it."""
+        self.values = values
+        writer = BatchWriter(job, self.tables)
+        writer.prepare()
+        writer.write(self.frame(), Commit(job.name, "q", 0, "t", ID, {0: 0}, {0: len(values)}))
+
+    def fill(self, job: Job, facts: TopicFacts | None = None) -> Refilled:
+        return backfill(self.tables, job, self.dry.connection, facts or self.facts(), None, None)
+
+
+@pytest.fixture
+def topic(dry: Ground, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    return Topic(dry, monkeypatch)
+
+
+def test_rows_of_a_topic_are_not_replaced_by_those_of_another_of_its_name(topic: Topic) -> None:
+    job = orders()
+    topic.run(job, [order(id=n) for n in range(3)])
+    topic.values = [order(id=900)]
+
+    with pytest.raises(TopicReplaced, match="bbbb"):
+        topic.fill(job, topic.facts("bb" * 16))
+
+    assert topic.dry.rows("shop.orders", "id") == [(0,), (1,), (2,)]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.model.errors.pipeline import TopicReplaced
+from penstock.model.errors.pipeline import FieldsUnknown, TopicReplaced
 from penstock.pipeline import backfill as filling
 from penstock.pipeline.backfill import Refilled, backfill
 from penstock.pipeline.batch import RECORD_DDL, BatchWriter
-from penstock.pipeline.columns import Column
+from penstock.pipeline.columns import Column, Evolve
 from penstock.pipeline.job import Job, Sink, Source
 from penstock.pipeline.lake import Tables
 from penstock.pipeline.ledger import Commit, TopicFacts
@@ -77,3 +78,18 @@ def test_rows_of_a_topic_are_not_replaced_by_those_of_another_of_its_name(topic:
         topic.fill(job, topic.facts("bb" * 16))
 
     assert topic.dry.rows("shop.orders", "id") == [(0,), (1,), (2,)]
+
+
+def test_new_fields_of_a_range_stop_its_backfill_or_become_columns_as_the_job_says(topic: Topic) -> None:
+    job = orders("evolved")
+    topic.run(job, [order(id=1, extra="e"), b"broken"])
+    stop, add = (replace(job, source=replace(job.source, evolve=how)) for how in (Evolve.STOP, Evolve.ADD))
+
+    with pytest.raises(FieldsUnknown, match="extra"):
+        topic.fill(stop)
+    filled = topic.fill(add)
+    topic.fill(job)  # which does not write the new column
+
+    assert (filled.records, filled.rejected) == (2, 1)
+    assert topic.dry.rows("shop.evolved", "id") == [(1,)]
+    assert "extra" in topic.tables.columns("shop.evolved")

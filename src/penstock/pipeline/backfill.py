@@ -97,12 +97,12 @@ def backfill(
             # What came later may have replaced or removed a row: it has to be seen as well.
             _, until = chosen_range(topic, job.name, None, None, read=read)
         records = _records(tables, job, connection, begin, until)
-        rows = writer.rows(records, lambda _: None)
         said = {BACKFILL: job.name}
         count = records.count()
-        _put(tables, job, writer.good(rows), said)
+        writer.put_good(records, f"backfill of {job.name}", lambda rows: _put(tables, job, rows, said))
         faults.reach(ROWS_PUT)
-        rejected = _renew_rejected(tables, job, writer.bad(rows), begin, until, said)
+        bad = writer.bad(writer.rows(records, lambda _: None))
+        rejected = _renew_rejected(tables, job, bad, begin, until, said)
         if job.derived:
             derive(job, tables)
     return Refilled(job.name, count, rejected, begin, until)

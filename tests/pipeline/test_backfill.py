@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
-from penstock.model.errors.pipeline import FieldsUnknown, TopicReplaced
+from penstock.model.errors.pipeline import FieldsUnknown, JobInvalid, TopicReplaced
 from penstock.pipeline import backfill as filling
 from penstock.pipeline.backfill import Refilled, backfill
 from penstock.pipeline.batch import RECORD_DDL, BatchWriter
@@ -36,6 +37,10 @@ def order(**fields: Any) -> bytes:
 
 def orders(name: str = "orders", **more: Any) -> Job:
     return Job(name, "", Source("t", columns=(Column("id", "bigint"),)), Sink(f"shop.{name}"), **more)
+
+
+def by_tag(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("tag", F.explode(F.array(F.lit("x"), F.lit("y"))))
 
 
 class Topic:
@@ -93,3 +98,13 @@ def test_new_fields_of_a_range_stop_its_backfill_or_become_columns_as_the_job_sa
     assert (filled.records, filled.rejected) == (2, 1)
     assert topic.dry.rows("shop.evolved", "id") == [(1,)]
     assert "extra" in topic.tables.columns("shop.evolved")
+
+
+def test_a_record_that_becomes_several_rows_is_not_filled_again(topic: Topic) -> None:
+    job = orders("lines", transform=by_tag)
+    topic.run(job, [order(id=1), order(id=2)])
+
+    with pytest.raises(JobInvalid, match="several rows of one record"):
+        topic.fill(job)
+
+    assert topic.dry.rows("shop.lines", "id", "tag") == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]

@@ -126,9 +126,21 @@ def _put(tables: Tables, job: Job, good: DataFrame, said: dict[str, str]) -> Non
             where=f"job {job.name}", key=OFFSET, value=None, expected="rows do not know their offsets"
         )
     if sink.mode is Mode.APPEND:
+        if job.transform is not None and _repeats(good):
+            raise JobInvalid(
+                where=f"job {job.name}",
+                key="transform",
+                value="several rows of one record",
+                expected="a backfill cannot tell them apart",
+            )
         sink = Sink(sink.table, Mode.UPSERT, (PARTITION, OFFSET))
         good = good.withColumn(DELETED, F.lit(None).cast("boolean"))
     upsert(tables, good, sink, said)
+
+
+def _repeats(rows: DataFrame) -> bool:
+    """Whether a record has become more than one row. A row of the table would be replaced by any of them."""
+    return not rows.groupBy(PARTITION, OFFSET).count().filter("count > 1").isEmpty()
 
 
 def _renew_rejected(

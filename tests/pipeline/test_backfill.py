@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +13,9 @@ from pyspark.sql import functions as F
 
 from penstock.model.errors.pipeline import FieldsUnknown, JobInvalid, TopicReplaced
 from penstock.pipeline import backfill as filling
+from penstock.pipeline import batch
 from penstock.pipeline.backfill import Refilled, backfill
-from penstock.pipeline.batch import RECORD_DDL, BatchWriter
+from penstock.pipeline.batch import RECORD_DDL, TABLE_COMMITTED, BatchWriter
 from penstock.pipeline.columns import Column, Evolve
 from penstock.pipeline.job import Job, Sink, Source
 from penstock.pipeline.lake import Tables
@@ -108,3 +110,24 @@ def test_a_record_that_becomes_several_rows_is_not_filled_again(topic: Topic) ->
         topic.fill(job)
 
     assert topic.dry.rows("shop.lines", "id", "tag") == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]
+
+
+def test_records_that_a_killed_run_did_not_list_are_listed_once_by_a_backfill_and_the_next_run(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, values = orders("halved"), [order(id=1), b"broken", order(id=3)]
+
+    def strike(point: str) -> None:
+        if point == TABLE_COMMITTED:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batch, "faults", SimpleNamespace(reach=strike))
+        with pytest.raises(KeyboardInterrupt):
+            topic.run(job, values)
+
+    topic.fill(job)
+    topic.run(job, values)
+
+    assert topic.dry.rows("shop.halved", "id") == [(1,), (3,)]
+    assert topic.dry.rows("shop.halved_rejected", "kafka_offset") == [(1,)]

@@ -22,6 +22,7 @@ from penstock.pipeline.failure import naming
 from penstock.pipeline.job import Mode, Sink
 from penstock.pipeline.kafka import offsets_option, source_options
 from penstock.pipeline.ledger import same_topic
+from penstock.pipeline.rejected import renew_rejected
 from penstock.pipeline.upsert import upsert
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def backfill(
         writer.put_good(records, f"backfill of {job.name}", lambda rows: _put(tables, job, rows, said))
         faults.reach(ROWS_PUT)
         bad = writer.bad(writer.rows(records, lambda _: None))
-        rejected = _renew_rejected(tables, job, bad, begin, until, said)
+        rejected = renew_rejected(tables, job.sink.rejected, bad, begin, until, said)
         if job.derived:
             derive(job, tables)
     return Refilled(job.name, count, rejected, begin, until)
@@ -141,26 +142,3 @@ def _put(tables: Tables, job: Job, good: DataFrame, said: dict[str, str]) -> Non
 def _repeats(rows: DataFrame) -> bool:
     """Whether a record has become more than one row. A row of the table would be replaced by any of them."""
     return not rows.groupBy(PARTITION, OFFSET).count().filter("count > 1").isEmpty()
-
-
-def _renew_rejected(
-    tables: Tables, job: Job, bad: DataFrame, begin: Offsets, until: Offsets, said: dict[str, str]
-) -> int:
-    """In one commit: a crash leaves the old list or the new one."""
-    inside = " OR ".join(
-        f"(t.{PARTITION} = {p} AND t.{OFFSET} >= {begin[p]} AND t.{OFFSET} < {until[p]})" for p in begin
-    )
-    name = "penstock_rejected"
-    bad.createOrReplaceTempView(name)
-    session = bad.sparkSession
-    try:
-        with tables.saying(session, said):
-            session.sql(
-                f"MERGE INTO {tables.full(job.sink.rejected)} t USING {name} s "
-                f"ON t.{PARTITION} = s.{PARTITION} AND t.{OFFSET} = s.{OFFSET} "
-                f"WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT * "
-                f"WHEN NOT MATCHED BY SOURCE AND ({inside}) THEN DELETE"
-            )
-        return bad.count()
-    finally:
-        session.catalog.dropTempView(name)

@@ -32,6 +32,7 @@ from penstock.pipeline.ledger import is_done
 from penstock.pipeline.reading import Rows, new_fields
 from penstock.pipeline.reading.newest import newest_rows
 from penstock.pipeline.reading.own import OwnRows
+from penstock.pipeline.rejected import renew_rejected
 from penstock.pipeline.upsert import upsert
 
 if TYPE_CHECKING:
@@ -117,12 +118,18 @@ class BatchWriter:
             faults.reach(TABLE_COMMITTED)
         rejected = counted if not repeated else self._left_rejects(records, commit)
         if rejected:
-            rows = self.rows(records, lambda _: None)
-            self.tables.append(self.bad(rows), self.job.sink.rejected, commit.properties())
-            # Tasks that were done again, since an executor was lost, have counted theirs twice.
-            rejected = self.tables.added(self.job.sink.rejected)
+            rejected = self._reject(records, commit, again=repeated)
         faults.reach(REJECTED_COMMITTED)
         return Written(repeated, rejected, 2 if rejected else 1)
+
+    def _reject(self, records: DataFrame, commit: Commit, *, again: bool) -> int:
+        table = self.job.sink.rejected
+        bad = self.bad(self.rows(records, lambda _: None))
+        if again:  # a backfill may have listed them since the crash
+            return renew_rejected(self.tables, table, bad, commit.start, commit.end, commit.properties())
+        self.tables.append(bad, table, commit.properties())
+        # Tasks that were done again, since an executor was lost, have counted theirs twice.
+        return self.tables.added(table)
 
     def _left_rejects(self, records: DataFrame, commit: Commit) -> int:
         """A crash may have come between the two tables: what the second one lacks is counted anew."""

@@ -17,7 +17,9 @@ from penstock.pipeline import batch
 from penstock.pipeline.backfill import Refilled, backfill
 from penstock.pipeline.batch import RECORD_DDL, TABLE_COMMITTED, BatchWriter
 from penstock.pipeline.columns import Column, Evolve
-from penstock.pipeline.job import Job, Sink, Source
+from penstock.pipeline.derive import derive, missing
+from penstock.pipeline.job import Derived, Job, Mode, Sink, Source
+from penstock.pipeline.jobs.metering import start_of_day
 from penstock.pipeline.lake import Tables
 from penstock.pipeline.ledger import Commit, TopicFacts
 
@@ -45,6 +47,11 @@ def by_tag(rows: DataFrame) -> DataFrame:
     return rows.withColumn("tag", F.explode(F.array(F.lit("x"), F.lit("y"))))
 
 
+def per_day(rows: DataFrame, since: datetime | None) -> DataFrame:
+    kept = rows if since is None else rows.filter(F.col("at") >= F.lit(since))
+    return kept.groupBy(F.date_trunc("day", "at").alias("day")).agg(F.count("*").alias("count"))
+
+
 class Topic:
     """One partition of a topic, and a job that has read it."""
 
@@ -53,19 +60,20 @@ class Topic:
         self.values: Sequence[bytes] = ()
         monkeypatch.setattr(filling, "_records", lambda *_: self.frame())
 
-    def frame(self) -> DataFrame:
-        rows = [(b"k", value, 0, offset, WHEN, None) for offset, value in enumerate(self.values)]
+    def frame(self, first: int = 0) -> DataFrame:
+        rows = [(b"k", value, 0, offset, WHEN, None) for offset, value in enumerate(self.values, first)]
         return self.dry.session.createDataFrame(rows, RECORD_DDL)
 
     def facts(self, identity: str = ID) -> TopicFacts:
         return TopicFacts("t", identity, {0: 0}, {0: len(self.values)})
 
-    def run(self, job: Job, values: Sequence[bytes]) -> None:
-        """One batch with everything, as a run of the job writes it."""
+    def run(self, job: Job, values: Sequence[bytes], *, first: int = 0) -> None:
+        """One batch from an offset on, as a run of the job writes it."""
         self.values = values
         writer = BatchWriter(job, self.tables)
         writer.prepare()
-        writer.write(self.frame(), Commit(job.name, "q", 0, "t", ID, {0: 0}, {0: len(values)}))
+        end = {0: first + len(values)}
+        writer.write(self.frame(first), Commit(job.name, "q", first, "t", ID, {0: first}, end))
 
     def fill(self, job: Job, facts: TopicFacts | None = None) -> Refilled:
         return backfill(self.tables, job, self.dry.connection, facts or self.facts(), None, None)
@@ -131,3 +139,24 @@ def test_records_that_a_killed_run_did_not_list_are_listed_once_by_a_backfill_an
 
     assert topic.dry.rows("shop.halved", "id") == [(1,), (3,)]
     assert topic.dry.rows("shop.halved_rejected", "kafka_offset") == [(1,)]
+
+
+def test_a_derived_table_is_renewed_as_a_whole_where_a_row_was_replaced(topic: Topic) -> None:
+    columns = (Column("id", "bigint"), Column("at", "timestamp_ms"))
+    daily = Derived("shop.daily", per_day, "day", "at", start_of_day)
+    job = Job("accounts", "", Source("t", columns=columns), Sink("shop.accounts", Mode.UPSERT, ("id",)))
+    job = replace(job, derived=(daily,))
+    appended = replace(job, sink=Sink("shop.accounts"))
+    day_ms = 86_400_000
+    topic.run(job, [order(id=1, at=day_ms), order(id=2, at=day_ms)])
+    derive(job, topic.tables)
+    topic.run(appended, [order(id=3, at=2 * day_ms)], first=2)
+    snapshot = topic.tables.current_snapshot("shop.accounts") or 0
+    new_rows = missing(topic.tables, job, daily, snapshot)
+    topic.run(job, [order(id=1, at=5 * day_ms)], first=3)
+
+    derive(job, topic.tables)
+
+    assert new_rows.since == datetime(1970, 1, 3, tzinfo=UTC)  # where rows are but added, no more than these
+    found = {day.day: count for day, count in topic.dry.rows("shop.daily", "day", "count")}
+    assert found == {2: 1, 3: 1, 6: 1}

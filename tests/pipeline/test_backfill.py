@@ -58,7 +58,7 @@ class Topic:
     def __init__(self, dry: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
         self.dry, self.tables = dry, Tables(dry.session, "")
         self.values: Sequence[bytes] = ()
-        monkeypatch.setattr(filling, "_records", lambda *_: self.frame())
+        monkeypatch.setattr(filling, "records_between", lambda *_: self.frame())
 
     def frame(self, first: int = 0) -> DataFrame:
         rows = [(b"k", value, 0, offset, WHEN, None) for offset, value in enumerate(self.values, first)]

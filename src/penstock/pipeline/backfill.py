@@ -20,7 +20,7 @@ from penstock.pipeline.columns import DELETED, OFFSET, PARTITION
 from penstock.pipeline.derive import derive
 from penstock.pipeline.failure import naming
 from penstock.pipeline.job import Mode, Sink
-from penstock.pipeline.kafka import offsets_option, source_options
+from penstock.pipeline.kafka import records_between
 from penstock.pipeline.ledger import same_topic
 from penstock.pipeline.rejected import renew_rejected
 from penstock.pipeline.upsert import upsert
@@ -97,7 +97,7 @@ def backfill(
         if job.sink.mode is Mode.UPSERT:
             # What came later may have replaced or removed a row: it has to be seen as well.
             _, until = chosen_range(topic, job.name, None, None, read=read)
-        records = _records(tables, job, connection, begin, until)
+        records = records_between(tables.session, connection, job.source, begin, until)
         said = {BACKFILL: job.name}
         count = records.count()
         writer.put_good(records, f"backfill of {job.name}", lambda rows: _put(tables, job, rows, said))
@@ -107,14 +107,6 @@ def backfill(
         if job.derived:
             derive(job, tables)
     return Refilled(job.name, count, rejected, begin, until)
-
-
-def _records(tables: Tables, job: Job, connection: Connection, begin: Offsets, until: Offsets) -> DataFrame:
-    options = source_options(connection, job.source)
-    del options["maxOffsetsPerTrigger"]
-    options["startingOffsets"] = offsets_option(job.source.topic, begin)
-    options["endingOffsets"] = offsets_option(job.source.topic, until)
-    return tables.session.read.format("kafka").options(**options).load()
 
 
 def _put(tables: Tables, job: Job, good: DataFrame, said: dict[str, str]) -> None:

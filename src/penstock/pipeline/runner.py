@@ -22,7 +22,13 @@ from penstock.pipeline.batch import BatchWriter
 from penstock.pipeline.checkpoint import planned_offsets, read_checkpoint
 from penstock.pipeline.derive import derive
 from penstock.pipeline.failure import SPARK_ERRORS, named, naming
-from penstock.pipeline.kafka import look_at, offsets_option, publish_position, source_options
+from penstock.pipeline.kafka import (
+    look_at,
+    offsets_option,
+    publish_position,
+    records_between,
+    source_options,
+)
 from penstock.pipeline.lake import Tables
 from penstock.pipeline.ledger import Commit, behind, read, where_to_start, written
 from penstock.pipeline.lock import only_run
@@ -143,6 +149,8 @@ class _Run:
             accept_loss=accept_loss,
         )
         self.done = last.end if last is not None else {}
+        if start.offsets is not None and last is not None:
+            self._list_rejected(last)
         if start.discard:
             shutil.rmtree(self.files.checkpoint)
         if start.offsets is not None:
@@ -217,6 +225,15 @@ class _Run:
         self.passes[batch] = outcome.passes
         self.rejected += outcome.rejected
         self.done = end
+
+    def _list_rejected(self, last: Commit) -> None:
+        """A crash may have come before the list. Without its checkpoint the batch does not come again."""
+        first = self.topic.start
+        begin = {p: max(at, last.start.get(p, at)) for p, at in first.items()}
+        until = {p: max(at, last.end.get(p, at)) for p, at in first.items()}
+        runner = self.runner
+        records = records_between(runner.session, runner.connection, self.job.source, begin, until)
+        self.rejected += self.writer.write(records, replace(last, start=begin, end=until)).rejected
 
     def _show(self, query: Any) -> None:
         """Adds up what was read. Spark remembers the last hundred batches alone."""

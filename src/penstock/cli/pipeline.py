@@ -408,7 +408,8 @@ def rebuild(
     from penstock.pipeline.rebuild import kafka_form, rebuild_files
 
     found = find_application(application)
-    if state.exists() and any(state.iterdir()):
+    lies_in = next(path for path in (state, *state.absolute().parents) if path.exists())
+    if not lies_in.is_dir() or (lies_in == state and any(state.iterdir())):
         raise SettingInvalid(
             where="flags", key="--state", value=str(state), expected="expected a new directory"
         )

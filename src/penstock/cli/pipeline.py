@@ -249,14 +249,18 @@ def explain(job: JobName, *, settings: SettingsFile = None, options: Options = O
     from penstock.pipeline.jobs import find_job
     from penstock.pipeline.kafka import group_of, look_at
     from penstock.pipeline.ledger import behind
-    from penstock.pipeline.status import job_files
+    from penstock.pipeline.status import job_files, read_status
 
     wanted = settings_for(options.layout, settings)
     found = find_job(wanted, job)
     topic = asyncio.run(look_at(connection_for(wanted, options.layout), found.source.topic, job=job))
     files = job_files(wanted.state, job)
     checkpoint = read_checkpoint(job, files.checkpoint, topic.name)
-    done = checkpoint.end if checkpoint is not None else {}
+    last = read_status(files, job).offsets
+    done = checkpoint.end if checkpoint is not None else {int(p): at for p, at in last.items()}
+    begin = ", ".join(f"{p}:{done.get(p, o)}" for p, o in sorted(topic.start.items()))
+    if checkpoint is None:  # to ask the table takes Spark
+        begin += f", or later: where {found.sink.table} stands"
     data: dict[str, Any] = {
         "job": job,
         "reads": f"{topic.name}, {len(topic.start)} partitions, {found.source.form}, committed records",
@@ -266,7 +270,7 @@ def explain(job: JobName, *, settings: SettingsFile = None, options: Options = O
         "lake": wanted.lake.warehouse,
         "checkpoint": str(files.checkpoint),
         "next batch": (checkpoint.committed if checkpoint is not None else -1) + 1,
-        "begins at": ", ".join(f"{p}:{done.get(p, o)}" for p, o in sorted(topic.start.items())),
+        "begins at": begin,
         "behind": behind(topic, done),
         "lag is shown by": f"group {group_of(job)}",
         "master": wanted.engine.master,

@@ -95,6 +95,7 @@ def test_rows_of_a_topic_are_not_replaced_by_those_of_another_of_its_name(topic:
     assert topic.dry.rows("shop.orders", "id") == [(0,), (1,), (2,)]
 
 
+@pytest.mark.soak  # three backfills: the longest here, too long for every run
 def test_new_fields_of_a_range_stop_its_backfill_or_become_columns_as_the_job_says(topic: Topic) -> None:
     job = orders("evolved")
     topic.run(job, [order(id=1, extra="e"), b"broken"])

@@ -25,6 +25,7 @@ SETTINGS = """
 connection: {bootstrap: "127.0.0.1:1"}
 jobs: {orders: {topic: orders, table: shop.orders, columns: {id: bigint}}}
 """
+REBUILD = ("rebuild", "--application", "examples.payments.bank:BANK", "--topic", "accounts")
 
 
 def test_jobs_are_listed_with_what_they_read_and_write(here: Callable[..., Ran], tmp_path: Path) -> None:
@@ -53,6 +54,9 @@ def test_a_job_that_never_ran_says_so(here: Callable[..., Ran]) -> None:
         (("explain", "orders"), "PEN-3010"),
         (("run", "orders", "--metrics", "nowhere"), "PEN-1002"),
         (("schedule", "--metrics", "127.0.0.1:99999"), "PEN-1002"),
+        ((*REBUILD, "--state", "pipeline.yaml"), "PEN-1002"),
+        ((*REBUILD, "--state", "pipeline.yaml/state/of/bank"), "PEN-1002"),
+        ((*REBUILD, "--state", "."), "PEN-1002"),
         (("invoices", "june.doc", "--from", "2026-06-01", "--until", "2026-06-30"), "PEN-1002"),
     ],
 )

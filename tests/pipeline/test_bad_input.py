@@ -32,7 +32,8 @@ from penstock.pipeline.backfill import chosen_range
 from penstock.pipeline.columns import Column, Evolve
 from penstock.pipeline.job import Job, Sink, Source
 from penstock.pipeline.ledger import TopicFacts
-from penstock.pipeline.runner import Runner, only_run
+from penstock.pipeline.lock import only_run
+from penstock.pipeline.runner import Runner
 from penstock.pipeline.session import catalog_options
 from penstock.pipeline.settings import Lake
 from penstock.pipeline.status import State, job_files, read_status
@@ -90,7 +91,7 @@ def test_what_stands_in_the_way_of_a_second_run_is_named_and_nothing_is_lost(
     (files.checkpoint / "metadata").write_text("half")
     with pytest.raises(CheckpointDamaged):
         ground.run(job)
-    with pytest.raises(JobBusy), only_run(files, "orders"):
+    with pytest.raises(JobBusy), only_run(files.lock, "orders"):
         ground.run(job)
 
     shutil.rmtree(files.checkpoint)

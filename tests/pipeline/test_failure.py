@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from penstock.model.errors.olep import StoreFailed
 from penstock.model.errors.pipeline import JobBusy, RoomMissing, SparkFailed
 from penstock.pipeline.failure import CAUSES_MAX, named, naming
 
@@ -38,6 +40,7 @@ class Raised(Exception):
         OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
         Raised("An error\nCaused by: java.io.IOException: No space left on device\n\tat a.b.c"),
         Raised("[SQLITE_FULL] Insertion failed because database is full"),
+        StoreFailed(store="bank-0.sqlite", reason=sqlite3.OperationalError("database or disk is full")),
         Raised("Writing job aborted", Cause("a.b: failed", Cause("No space left on device", None))),
     ],
 )
@@ -81,5 +84,7 @@ def test_only_spark_and_the_disk_are_renamed() -> None:
         raise PermissionError(errno.EACCES, "no")
     with pytest.raises(JobBusy), naming("orders"):
         raise JobBusy(job="orders", directory="d")
+    with pytest.raises(StoreFailed), naming("orders"):
+        raise StoreFailed(store="bank-0.sqlite", reason="database is locked")
     with pytest.raises(ZeroDivisionError), naming("orders"):
         raise ZeroDivisionError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import yaml
 from penstock.model import faults
 from penstock.pipeline.jobs import find_job
 from penstock.pipeline.settings import read_settings
+from penstock.pipeline.status import job_files
 from tests.ground.command import clean_environment
 
 if TYPE_CHECKING:
@@ -96,10 +98,16 @@ def test_a_driver_killed_between_table_and_checkpoint_neither_loses_nor_doubles_
 
 
 @pytest.mark.parametrize(
-    "point", ["pipeline.batch.begun", "pipeline.rejected.committed", "pipeline.table.committed"]
+    ("point", "lost"),
+    [
+        ("pipeline.batch.begun", False),
+        ("pipeline.rejected.committed", False),
+        ("pipeline.table.committed", True),
+    ],
+    ids=["nothing is written", "all is written", "rejected records are not listed, the checkpoint is lost"],
 )
 def test_a_run_that_fails_at_a_point_is_made_good_by_the_next(
-    ground: Ground, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, point: str
+    ground: Ground, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, point: str, lost: bool
 ) -> None:
     """The same points without a process to kill: what was done up to there is all that the next run finds."""
     from penstock.pipeline import batch
@@ -118,6 +126,8 @@ def test_a_run_that_fails_at_a_point_is_made_good_by_the_next(
         patched.setattr(batch, "faults", type("Faults", (), {"reach": staticmethod(strike)}))
         with pytest.raises(RuntimeError, match="struck"):
             ground.run(job)
+    if lost:
+        shutil.rmtree(job_files(ground.settings.state, "orders").checkpoint)
 
     ground.run(job)
 

@@ -31,6 +31,7 @@ CASES = [
     ("audit", "pipeline.derive.begun@1"),
     ("rebuild", "pipeline.rebuild.folded@2"),
     ("rebuild", "pipeline.rebuild.stored@1"),
+    ("rebuild", "pipeline.rebuild.forgotten@1"),
     ("backfill", "pipeline.backfill.put@1"),
     ("maintain", "pipeline.maintain.compacted@1"),
     ("maintain", "pipeline.maintain.expired@1"),

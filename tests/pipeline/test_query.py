@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from py4j.protocol import Py4JNetworkError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, PySparkRuntimeError, StreamingQueryException
 
 from penstock.model.errors.pipeline import JobBusy, SparkFailed
 from penstock.pipeline.failure import naming
@@ -77,7 +77,7 @@ class Late(Query):
 def test_a_query_whose_worker_was_late_is_started_again() -> None:
     queries = iter([Late(f"failed: {WORKER_LATE}."), Late(f"failed: {WORKER_LATE}."), Late(None), Late(None)])
 
-    carry_through(lambda: next(queries))
+    carry_through(lambda: next(queries), [])
 
     assert len(list(queries)) == 1
 
@@ -87,6 +87,25 @@ def test_a_query_that_fails_otherwise_or_always_is_told(words: str, starts: int)
     started: list[Late] = []
 
     with pytest.raises(StreamingQueryException, match=words):
-        carry_through(lambda: started.append(Late(words)) or started[-1])
+        carry_through(lambda: started.append(Late(words)) or started[-1], [])
 
     assert len(started) == starts
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"), [([WORKER_LATE, None], "of mine"), ([WORKER_LATE, "in a batch"], "in a batch")]
+)
+def test_what_a_batch_raised_is_told_for_the_start_that_it_was_in(
+    raised: list[str | None], told: str
+) -> None:
+    failure: list[PySparkException] = []
+    queries = iter(zip([Late(f"failed: {WORKER_LATE}."), Late("of mine")], raised, strict=True))
+
+    def start() -> Late:
+        query, words = next(queries)
+        if words is not None:
+            failure.append(PySparkRuntimeError(words))
+        return query
+
+    with pytest.raises(PySparkException, match=told):
+        carry_through(start, failure)

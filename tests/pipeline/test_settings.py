@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.model.errors.pipeline import JobInvalid, JobUnknown
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
+from penstock.pipeline import session
 from penstock.pipeline.job import Form, Mode
 from penstock.pipeline.jobs import all_jobs, find_job
 from penstock.pipeline.kafka import offsets_option, security_options, source_options
-from penstock.pipeline.session import catalog_options, package_archive, stays_here
-from penstock.pipeline.settings import CatalogKind, Connection, Lake, default_settings, read_settings
+from penstock.pipeline.session import (
+    catalog_options,
+    package_archive,
+    session_options,
+    share_code,
+    stays_here,
+)
+from penstock.pipeline.settings import CatalogKind, Connection, Engine, Lake, default_settings, read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,3 +153,23 @@ def test_workers_can_do_with_the_archive_alone(tmp_path: Path) -> None:
     )
 
     assert done.stdout.startswith(str(archive)), done.stderr
+
+
+@pytest.mark.parametrize("local", ["/data", "/mnt/a/tmp,/mnt/b/tmp"])
+def test_an_application_s_code_is_packed_in_our_own_directory_wherever_spark_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str
+) -> None:
+    package = tmp_path / "bank"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.setitem(sys.modules, "bank", SimpleNamespace(__path__=[str(package)]))
+    monkeypatch.setattr(session, "connector_jars", lambda _: ())
+    engine = Engine(master="spark://spark-1:7077", conf={"spark.local.dir": local})
+    options = session_options(engine, tmp_path)
+    shared: list[str] = []
+    context = SimpleNamespace(master=engine.master, getConf=lambda: options, addPyFile=shared.append)
+    opened: Any = SimpleNamespace(sparkContext=context)
+
+    share_code(opened, "bank.app")
+
+    assert shared == [str(tmp_path / "bank.zip")]

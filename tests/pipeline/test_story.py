@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -57,12 +58,15 @@ def test_a_job_is_run_watched_explained_read_again_and_kept(
     explained = command("explain", "orders").data
     filled = command("backfill", "orders").data
     kept = command("maintain", "shop.orders").data
+    shutil.rmtree(ground.directory / "state" / "orders" / "checkpoint")
+    lost = command("explain", "orders").data
 
     assert (ran.code, ran.data["records"], ran.data["rejected"]) == (Exit.FINE, RECORDS, 4)
     assert f"orders: {RECORDS} records" in ran.err
     assert (shown["state"], shown["rows"], shown["behind"]) == ("idle", RECORDS, 0)
     assert (explained["next batch"], explained["behind"]) == (ran.data["batches"], 3)
     assert explained["lag is shown by"] == "group penstock-pipeline-orders"
+    assert lost["begins at"] == f"{explained['begins at']}, or later: where shop.orders stands"
     assert (filled["records"], filled["rejected"]) == (RECORDS, 4)  # what the job has not read is not its own
     assert kept["files_after"] <= kept["files_before"]
     assert command("run", "orders").data["records"] == 3

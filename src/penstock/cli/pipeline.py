@@ -217,7 +217,7 @@ def backfill(
     from penstock.pipeline.backfill import chosen_range
     from penstock.pipeline.jobs import find_job
     from penstock.pipeline.kafka import look_at
-    from penstock.pipeline.runner import only_run
+    from penstock.pipeline.lock import only_run
     from penstock.pipeline.status import job_files
 
     wanted = settings_for(options.layout, settings)
@@ -226,7 +226,7 @@ def backfill(
     topic = asyncio.run(look_at(connection, found.source.topic, job=job))
     chosen_range(topic, job, start, until)  # a wrong range is told before Spark is started
     _, runner = _runner(settings, master, options)
-    with only_run(job_files(wanted.state, job), job), progress(f"reading {found.source.topic} again"):
+    with only_run(job_files(wanted.state, job).lock, job), progress(f"reading {found.source.topic} again"):
         filled = fill(runner.tables, found, connection, topic, start, until)
     row = {"job": job, "records": filled.records, "rejected": filled.rejected}
     show(
@@ -249,14 +249,18 @@ def explain(job: JobName, *, settings: SettingsFile = None, options: Options = O
     from penstock.pipeline.jobs import find_job
     from penstock.pipeline.kafka import group_of, look_at
     from penstock.pipeline.ledger import behind
-    from penstock.pipeline.status import job_files
+    from penstock.pipeline.status import job_files, read_status
 
     wanted = settings_for(options.layout, settings)
     found = find_job(wanted, job)
     topic = asyncio.run(look_at(connection_for(wanted, options.layout), found.source.topic, job=job))
     files = job_files(wanted.state, job)
     checkpoint = read_checkpoint(job, files.checkpoint, topic.name)
-    done = checkpoint.end if checkpoint is not None else {}
+    last = read_status(files, job).offsets
+    done = checkpoint.end if checkpoint is not None else {int(p): at for p, at in last.items()}
+    begin = ", ".join(f"{p}:{done.get(p, o)}" for p, o in sorted(topic.start.items()))
+    if checkpoint is None:  # to ask the table takes Spark
+        begin += f", or later: where {found.sink.table} stands"
     data: dict[str, Any] = {
         "job": job,
         "reads": f"{topic.name}, {len(topic.start)} partitions, {found.source.form}, committed records",
@@ -266,7 +270,7 @@ def explain(job: JobName, *, settings: SettingsFile = None, options: Options = O
         "lake": wanted.lake.warehouse,
         "checkpoint": str(files.checkpoint),
         "next batch": (checkpoint.committed if checkpoint is not None else -1) + 1,
-        "begins at": ", ".join(f"{p}:{done.get(p, o)}" for p, o in sorted(topic.start.items())),
+        "begins at": begin,
         "behind": behind(topic, done),
         "lag is shown by": f"group {group_of(job)}",
         "master": wanted.engine.master,
@@ -408,7 +412,8 @@ def rebuild(
     from penstock.pipeline.rebuild import kafka_form, rebuild_files
 
     found = find_application(application)
-    if state.exists() and any(state.iterdir()):
+    lies_in = next(path for path in (state, *state.absolute().parents) if path.exists())
+    if not lies_in.is_dir() or (lies_in == state and any(state.iterdir())):
         raise SettingInvalid(
             where="flags", key="--state", value=str(state), expected="expected a new directory"
         )
@@ -416,7 +421,7 @@ def rebuild(
     facts = asyncio.run(look_at(connection, topic, job=found.name))
     sent = asyncio.run(committed_by(connection, group, topic)) if group else {}
     wanted, runner = _runner(settings, master, options)
-    task = Task(found, log or topic, kafka_form(facts.id), JsonCodec(), facts.end, sent)
+    task = Task(found, log or topic, kafka_form(facts.id), JsonCodec(), facts.end, sent, group)
     with progress(f"folding {topic}"):
         work = wanted.state / "rebuild" / found.name / facts.id
         done = rebuild_files(runner.session, connection, facts, task, work, state)

@@ -20,7 +20,9 @@ from penstock.pipeline.columns import DELETED, OFFSET, PARTITION
 from penstock.pipeline.derive import derive
 from penstock.pipeline.failure import naming
 from penstock.pipeline.job import Mode, Sink
-from penstock.pipeline.kafka import offsets_option, source_options
+from penstock.pipeline.kafka import records_between
+from penstock.pipeline.ledger import same_topic
+from penstock.pipeline.rejected import renew_rejected
 from penstock.pipeline.upsert import upsert
 
 if TYPE_CHECKING:
@@ -83,34 +85,28 @@ def chosen_range(
 def backfill(
     tables: Tables, job: Job, connection: Connection, topic: TopicFacts, start: str | None, end: str | None
 ) -> Refilled:
-    """Raises RangeInvalid, JobInvalid for rows that do not know their offsets, SparkFailed, RoomMissing."""
+    """Raises TopicReplaced, RangeInvalid, JobInvalid for rows that are not known by their offsets,
+    FieldsUnknown, SparkFailed, RoomMissing."""
     writer = BatchWriter(job, tables)
     writer.prepare()
     with naming(f"backfill of {job.name}"):
         last = tables.newest(job.sink.table, job=job.name)
+        same_topic(job.name, topic, last)
         read = last.end if last is not None else {}
         begin, until = chosen_range(topic, job.name, start, end, read=read)
         if job.sink.mode is Mode.UPSERT:
             # What came later may have replaced or removed a row: it has to be seen as well.
             _, until = chosen_range(topic, job.name, None, None, read=read)
-        records = _records(tables, job, connection, begin, until)
-        rows = writer.rows(records, lambda _: None)
+        records = records_between(tables.session, connection, job.source, begin, until)
         said = {BACKFILL: job.name}
         count = records.count()
-        _put(tables, job, writer.good(rows), said)
+        writer.put_good(records, f"backfill of {job.name}", lambda rows: _put(tables, job, rows, said))
         faults.reach(ROWS_PUT)
-        rejected = _renew_rejected(tables, job, writer.bad(rows), begin, until, said)
+        bad = writer.bad(writer.rows(records, lambda _: None))
+        rejected = renew_rejected(tables, job.sink.rejected, bad, begin, until, said)
         if job.derived:
             derive(job, tables)
     return Refilled(job.name, count, rejected, begin, until)
-
-
-def _records(tables: Tables, job: Job, connection: Connection, begin: Offsets, until: Offsets) -> DataFrame:
-    options = source_options(connection, job.source)
-    del options["maxOffsetsPerTrigger"]
-    options["startingOffsets"] = offsets_option(job.source.topic, begin)
-    options["endingOffsets"] = offsets_option(job.source.topic, until)
-    return tables.session.read.format("kafka").options(**options).load()
 
 
 def _put(tables: Tables, job: Job, good: DataFrame, said: dict[str, str]) -> None:
@@ -123,29 +119,18 @@ def _put(tables: Tables, job: Job, good: DataFrame, said: dict[str, str]) -> Non
             where=f"job {job.name}", key=OFFSET, value=None, expected="rows do not know their offsets"
         )
     if sink.mode is Mode.APPEND:
+        if job.transform is not None and _repeats(good):
+            raise JobInvalid(
+                where=f"job {job.name}",
+                key="transform",
+                value="several rows of one record",
+                expected="a backfill cannot tell them apart",
+            )
         sink = Sink(sink.table, Mode.UPSERT, (PARTITION, OFFSET))
         good = good.withColumn(DELETED, F.lit(None).cast("boolean"))
     upsert(tables, good, sink, said)
 
 
-def _renew_rejected(
-    tables: Tables, job: Job, bad: DataFrame, begin: Offsets, until: Offsets, said: dict[str, str]
-) -> int:
-    """In one commit: a crash leaves the old list or the new one."""
-    inside = " OR ".join(
-        f"(t.{PARTITION} = {p} AND t.{OFFSET} >= {begin[p]} AND t.{OFFSET} < {until[p]})" for p in begin
-    )
-    name = "penstock_rejected"
-    bad.createOrReplaceTempView(name)
-    session = bad.sparkSession
-    try:
-        with tables.saying(session, said):
-            session.sql(
-                f"MERGE INTO {tables.full(job.sink.rejected)} t USING {name} s "
-                f"ON t.{PARTITION} = s.{PARTITION} AND t.{OFFSET} = s.{OFFSET} "
-                f"WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT * "
-                f"WHEN NOT MATCHED BY SOURCE AND ({inside}) THEN DELETE"
-            )
-        return bad.count()
-    finally:
-        session.catalog.dropTempView(name)
+def _repeats(rows: DataFrame) -> bool:
+    """Whether a record has become more than one row. A row of the table would be replaced by any of them."""
+    return not rows.groupBy(PARTITION, OFFSET).count().filter("count > 1").isEmpty()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from penstock.model import faults
+from penstock.model.errors import PenstockError
 from penstock.model.errors.pipeline import FieldsUnknown
 from penstock.pipeline.columns import (
     DELETED,
@@ -31,6 +32,7 @@ from penstock.pipeline.ledger import is_done
 from penstock.pipeline.reading import Rows, new_fields
 from penstock.pipeline.reading.newest import newest_rows
 from penstock.pipeline.reading.own import OwnRows
+from penstock.pipeline.rejected import renew_rejected
 from penstock.pipeline.upsert import upsert
 
 if TYPE_CHECKING:
@@ -111,16 +113,23 @@ class BatchWriter:
         repeated = is_done(commit, self.tables.newest(table, query=commit.query))
         counted = 0
         if not repeated:
-            counted = self._commit(records, commit)
+            what = f"batch {commit.batch} of {self.job.name}"
+            counted = self.put_good(records, what, lambda rows: self._put(rows, commit))
             faults.reach(TABLE_COMMITTED)
         rejected = counted if not repeated else self._left_rejects(records, commit)
         if rejected:
-            rows = self.rows(records, lambda _: None)
-            self.tables.append(self.bad(rows), self.job.sink.rejected, commit.properties())
-            # Tasks that were done again, since an executor was lost, have counted theirs twice.
-            rejected = self.tables.added(self.job.sink.rejected)
+            rejected = self._reject(records, commit, again=repeated)
         faults.reach(REJECTED_COMMITTED)
         return Written(repeated, rejected, 2 if rejected else 1)
+
+    def _reject(self, records: DataFrame, commit: Commit, *, again: bool) -> int:
+        table = self.job.sink.rejected
+        bad = self.bad(self.rows(records, lambda _: None))
+        if again:  # a backfill may have listed them since the crash
+            return renew_rejected(self.tables, table, bad, commit.start, commit.end, commit.properties())
+        self.tables.append(bad, table, commit.properties())
+        # Tasks that were done again, since an executor was lost, have counted theirs twice.
+        return self.tables.added(table)
 
     def _left_rejects(self, records: DataFrame, commit: Commit) -> int:
         """A crash may have come between the two tables: what the second one lacks is counted anew."""
@@ -128,25 +137,31 @@ class BatchWriter:
             return 0
         return self.bad(self.rows(records, lambda _: None)).count()
 
-    def _commit(self, records: DataFrame, commit: Commit) -> int:
+    def put_good(self, records: DataFrame, what: str, put: Callable[[DataFrame], None]) -> int:
+        """Has the readable rows put into the table, once more after new columns. Returns how many
+        records are not readable. Raises FieldsUnknown, SparkFailed, RoomMissing, and what `put` does."""
         for _ in range(EVOLUTIONS_MAX):
             counter = self.tables.session.sparkContext.accumulator(0)
             rows = self.good(self.rows(records, counter.add))
+            for name, kind in self._absent.items():
+                rows = rows.withColumn(name, F.lit(None).cast(kind))
             try:
-                self._put(rows, commit)
+                put(rows)
+            except PenstockError:
+                raise
             except Exception as error:
                 fields = new_fields(str(error))
                 if fields is None:
-                    raise named(error, f"batch {commit.batch} of {self.job.name}") from error
+                    raise named(error, what) from error
                 self._evolve(fields)
                 continue
             return int(counter.value)
-        raise FieldsUnknown(job=self.job.name, topic=commit.topic, fields="new ones in every attempt")
+        raise FieldsUnknown(
+            job=self.job.name, topic=self.job.source.topic, fields="new ones in every attempt"
+        )
 
     def _put(self, rows: DataFrame, commit: Commit) -> None:
         sink = self.job.sink
-        for name, kind in self._absent.items():
-            rows = rows.withColumn(name, F.lit(None).cast(kind))
         if sink.mode is Mode.UPSERT:
             upsert(self.tables, rows, sink, commit.properties())
             return

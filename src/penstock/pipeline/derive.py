@@ -1,5 +1,7 @@
 """Derived tables: a function of a job's table, renewed in one commit as far back as new rows reach.
 
+Where rows were replaced or removed (an upsert, a backfill, somebody's DELETE) all of it is renewed.
+
 A commit of a derived table names the snapshot it was made from. So a crash before it leaves the
 old, whole table, and the next run sees what is missing; a crash after it leaves nothing to do.
 """
@@ -59,8 +61,11 @@ def missing(tables: Tables, job: Job, each: Derived, snapshot: int) -> Renewal:
     for identity, summary in tables.snapshots(job.sink.table):
         if identity == seen:
             break
-        if summary.get("operation") != "replace":  # compaction changes no row
+        operation = summary.get("operation")
+        if operation == "append":
             added.append(identity)
+        elif operation != "replace":  # compaction changes no row
+            return Renewal(needed=True)  # rows went: where they had been, no statistics tell
     else:
         return Renewal(needed=True)  # the history between was expired: all of it is made anew
     least = _least(tables, job.sink.table, each.watch, added)

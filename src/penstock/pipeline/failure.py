@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from penstock.model.errors import PenstockError
+from penstock.model.errors.olep import StoreFailed
 from penstock.model.errors.pipeline import RoomMissing, SparkFailed
 from penstock.pipeline.java import java_status
 
@@ -33,14 +34,11 @@ _FULL_WORDS: Final = ("no space left on device", "disk quota exceeded", "sqlite_
 
 def named(error: BaseException, what: str) -> PenstockError:
     """The error of ours for what befell `what`."""
+    full = _full(error)
+    if full is not None and (isinstance(error, StoreFailed) or not isinstance(error, PenstockError)):
+        return RoomMissing(what=what, reason=_short(full))
     if isinstance(error, PenstockError):
         return error
-    lines = told(error)
-    full = next((line for line in lines if any(words in line.lower() for words in _FULL_WORDS)), None)
-    if full is None and isinstance(error, OSError) and error.errno in _FULL:
-        full = str(error)
-    if full is not None:
-        return RoomMissing(what=what, reason=_short(full))
     ended = java_status()
     reason = first_line(error) if ended is None else f"its Java process has ended, with status {ended}"
     return SparkFailed(what=what, reason=reason, log=str(error).strip()[-LOG_CHARACTERS_MAX:])
@@ -53,10 +51,17 @@ def naming(what: str) -> Iterator[None]:
         yield
     except SPARK_ERRORS as error:
         raise named(error, what) from error
-    except OSError as error:
-        if error.errno not in _FULL:
+    except (OSError, StoreFailed) as error:
+        if _full(error) is None:
             raise
         raise named(error, what) from error
+
+
+def _full(error: BaseException) -> str | None:
+    """What it says of a full disk, if that is what it is about."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return str(error)
+    return next((line for line in told(error) if any(w in line.lower() for w in _FULL_WORDS)), None)
 
 
 def told(error: BaseException) -> list[str]:

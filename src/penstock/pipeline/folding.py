@@ -40,6 +40,7 @@ class Task:
     codec: Codec
     until: Offsets
     sent: Offsets  # what lies below was sent by an executor before
+    group: str | None = None  # whose commits say so
     batch_events_max: int = BATCH_EVENTS_MAX
 
 

@@ -22,6 +22,8 @@ from penstock.pipeline.ledger import TopicFacts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark.sql import DataFrame, SparkSession
+
     from penstock.pipeline.job import Source
     from penstock.pipeline.ledger import Offsets
     from penstock.pipeline.settings import Connection
@@ -83,6 +85,17 @@ def sink_options(connection: Connection, topic: str) -> dict[str, str]:
         "kafka.acks": "all",
         "kafka.enable.idempotence": "true",
     }
+
+
+def records_between(
+    session: SparkSession, connection: Connection, source: Source, begin: Offsets, until: Offsets
+) -> DataFrame:
+    """An exact range, read once and not as a stream. Every partition of the topic must be named."""
+    options = source_options(connection, source)
+    del options["maxOffsetsPerTrigger"]
+    options["startingOffsets"] = offsets_option(source.topic, begin)
+    options["endingOffsets"] = offsets_option(source.topic, until)
+    return session.read.format("kafka").options(**options).load()
 
 
 def offsets_option(topic: str, at: Offsets) -> str:

@@ -113,7 +113,8 @@ class Tables:
         java = self.java(table)
         snapshot = java.currentSnapshot()
         while snapshot is not None:
-            yield int(snapshot.snapshotId()), dict(snapshot.summary())
+            # Iceberg's object has the operation beside the summary, its file within.
+            yield int(snapshot.snapshotId()), {"operation": snapshot.operation(), **dict(snapshot.summary())}
             parent = snapshot.parentId()
             snapshot = None if parent is None else java.snapshot(parent)
 

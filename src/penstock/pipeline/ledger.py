@@ -119,8 +119,7 @@ def where_to_start(
     Without a checkpoint the table's own offsets count, without both the topic's beginning. With
     both they must be of one query, and the table not behind: every finished batch is a commit.
     """
-    if last is not None and last.topic_id != topic.id:
-        raise TopicReplaced(job=job, topic=topic.name, found=topic.id, expected=last.topic_id)
+    same_topic(job, topic, last)
     discard = checkpoint is not None and last is not None and checkpoint.query != last.query
     if checkpoint is not None and last is not None and discard and checkpoint.committed >= 0:
         raise CheckpointForeign(
@@ -144,6 +143,12 @@ def where_to_start(
         return Start(None, lost=lost)
     begin = {p: max(done.get(p, start), start) for p, start in topic.start.items()}
     return Start(begin, discard, lost)
+
+
+def same_topic(job: str, topic: TopicFacts, last: Commit | None) -> None:
+    """Raises TopicReplaced: offsets of a topic mean nothing in another of the same name."""
+    if last is not None and last.topic_id != topic.id:
+        raise TopicReplaced(job=job, topic=topic.name, found=topic.id, expected=last.topic_id)
 
 
 def shown_ranges(ranges: Mapping[int, tuple[int, int]]) -> str:

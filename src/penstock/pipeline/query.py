@@ -13,22 +13,28 @@ from penstock.pipeline.failure import SPARK_ERRORS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pyspark.errors import PySparkException
+
 STARTS_MAX: Final = 10
 # What Spark says of a Python process that took longer than ten seconds to start: a limit in its code, and
 # too short for a machine that is busy.
 WORKER_LATE: Final = "Python worker failed to connect back"
 
 
-def carry_through(start: Callable[[], Any]) -> None:
-    """Starts a query and waits for its end; one whose worker was late goes on from its checkpoint."""
+def carry_through(start: Callable[[], Any], failure: list[PySparkException]) -> None:
+    """Starts a query and waits for its end; one whose worker was late goes on from its checkpoint.
+
+    `failure` is filled by the query's batches: Spark itself tells no more than that there was one.
+    """
     for left in reversed(range(STARTS_MAX)):
+        failure.clear()  # of the start before, which is made good
         query = start()
         try:
             with ending(query):
                 query.awaitTermination()
         except StreamingQueryException as error:
             if WORKER_LATE not in str(error) or not left:
-                raise
+                raise (failure[-1] if failure else error) from None
         else:
             return
 

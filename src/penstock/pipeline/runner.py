@@ -9,31 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.fleet.layout import write_atomically
 from penstock.model.errors import PenstockError
-from penstock.model.errors.pipeline import JobBusy
 from penstock.pipeline.batch import BatchWriter
 from penstock.pipeline.checkpoint import planned_offsets, read_checkpoint
 from penstock.pipeline.derive import derive
 from penstock.pipeline.failure import SPARK_ERRORS, named, naming
-from penstock.pipeline.kafka import look_at, offsets_option, publish_position, source_options
+from penstock.pipeline.kafka import (
+    look_at,
+    offsets_option,
+    publish_position,
+    records_between,
+    source_options,
+)
 from penstock.pipeline.lake import Tables
 from penstock.pipeline.ledger import Commit, behind, read, where_to_start, written
+from penstock.pipeline.lock import only_run
 from penstock.pipeline.query import ending
 from penstock.pipeline.status import JobStatus, State, job_files, write_status
 from penstock.pipeline.view import LakeView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -86,7 +90,7 @@ class Runner:
     ) -> Outcome:
         """One run to its end; a live one until `stopped`. Raises what the catalogue has under 80xx."""
         files = job_files(self.settings.state, job.name)
-        with naming(job.name), only_run(files, job.name):
+        with naming(job.name), only_run(files.lock, job.name):
             run = _Run(self, job, files, observe)
             try:
                 with naming(job.name):
@@ -145,6 +149,8 @@ class _Run:
             accept_loss=accept_loss,
         )
         self.done = last.end if last is not None else {}
+        if start.offsets is not None and last is not None:
+            self._list_rejected(last)
         if start.discard:
             shutil.rmtree(self.files.checkpoint)
         if start.offsets is not None:
@@ -220,6 +226,15 @@ class _Run:
         self.rejected += outcome.rejected
         self.done = end
 
+    def _list_rejected(self, last: Commit) -> None:
+        """A crash may have come before the list. Without its checkpoint the batch does not come again."""
+        first = self.topic.start
+        begin = {p: max(at, last.start.get(p, at)) for p, at in first.items()}
+        until = {p: max(at, last.end.get(p, at)) for p, at in first.items()}
+        runner = self.runner
+        records = records_between(runner.session, runner.connection, self.job.source, begin, until)
+        self.rejected += self.writer.write(records, replace(last, start=begin, end=until)).rejected
+
     def _show(self, query: Any) -> None:
         """Adds up what was read. Spark remembers the last hundred batches alone."""
         rows, batches = self.said.rows, self.said.batches
@@ -266,17 +281,6 @@ class _Run:
         """And tells whoever watches."""
         self.keep(**changes)
         self.observe(self.said)
-
-
-@contextmanager
-def only_run(files: JobFiles, job: str) -> Iterator[None]:
-    files.root.mkdir(parents=True, exist_ok=True)
-    with files.lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise JobBusy(job=job, directory=files.root) from None
-        yield
 
 
 def _now_ms() -> int:

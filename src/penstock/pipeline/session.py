@@ -32,6 +32,7 @@ CATALOG: Final = "lake"
 ARROW_RECORDS_MAX: Final = 50_000  # of a block handed to a Python worker
 LOOPBACK: Final = "127.0.0.1"
 ROOM_BYTES_MIN: Final = 1 << 16
+SCRATCH: Final = "spark.penstock.scratch"  # Spark's own directories may be anybody's, and several
 SQLITE_BUSY_MS: Final = 60_000
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
@@ -127,7 +128,7 @@ def session_options(engine: Engine, scratch: Path) -> dict[str, str]:
         options["spark.executorEnv.PYTHONPATH"] = str(_PACKAGE.parent)
     # Ours is about logging and memory; what somebody adds for the JVM comes after it and wins.
     java = f"{options[_JAVA_OPTIONS]} {engine.conf.get(_JAVA_OPTIONS, '')}".strip()
-    return options | dict(engine.conf) | {_JAVA_OPTIONS: java}
+    return options | dict(engine.conf) | {_JAVA_OPTIONS: java, SCRATCH: str(scratch)}
 
 
 def catalog_options(lake: Lake) -> dict[str, str]:
@@ -182,7 +183,8 @@ def share_code(session: SparkSession, module: str) -> None:
     if is_local(str(context.master)) or top in (_PACKAGE.name, "__main__"):
         return
     found = sys.modules[top]
-    scratch = Path(context.getConf().get("spark.local.dir") or tempfile.gettempdir()).parent
+    # A session that somebody else opened knows no directory of ours.
+    scratch = Path(context.getConf().get(SCRATCH) or tempfile.mkdtemp(prefix="penstock-"))
     folders = [*getattr(found, "__path__", ())]
     shared = _archive(Path(folders[0]), scratch / f"{top}.zip") if folders else Path(str(found.__file__))
     context.addPyFile(str(shared))

@@ -115,9 +115,12 @@ class Ground:
     def __init__(self) -> None:
         self.quotas = Quotas()
         self.gateway: Gateway = quiet_gateway()
-        self.gateway.now = lambda: 0.0  # type: ignore[method-assign]  # time stands still
+        self.at(0.0)
         self.quota = self.quotas.of(TENANT.id)
         self.usage = Usage()
+
+    def at(self, moment: float) -> None:
+        self.gateway.now = lambda: moment  # type: ignore[method-assign]  # time stands still
 
     def limit(self, dimension: Dimension, rate: float) -> None:
         self.quotas.retune(TENANT.id, {dimension: rate}, self.gateway.now())
@@ -297,7 +300,7 @@ async def test_frames_that_come_slowly_are_paid_for_once_however_many_are_under_
     line = ground.quota.line(INGRESS)
     for moment in range(1, 12):
         line.serve(float(moment))
-    ground.gateway.now = lambda: 11.0  # type: ignore[method-assign]
+    ground.at(11.0)
     debt = ground.quota.debt_seconds(INGRESS, 11.0)
 
     for session, _, _ in others:
@@ -318,7 +321,7 @@ async def test_what_was_paid_for_and_never_came_is_no_credit(ground: Ground) -> 
     ground.quota.line(INGRESS).serve(SOON)
 
     gone.connection_lost(None)
-    ground.gateway.now = lambda: 3 * SOON  # type: ignore[method-assign]
+    ground.at(3 * SOON)
     first.data_received(frame)
 
     assert ground.quota.debt_seconds(INGRESS, 3 * SOON) == pytest.approx((len(frame) - 1000) / 1000, rel=0.01)
@@ -330,7 +333,7 @@ async def test_a_limit_that_nobody_waits_for_any_more_costs_others_nothing(groun
     ground.quota.egress_left -= 5000  # a consumer got too much once, and went away
     ground.quota.answered(0.0)
     closed = session.gated()
-    ground.gateway.now = lambda: SOON  # type: ignore[method-assign]
+    ground.at(SOON)
 
     session.data_received(heartbeat(1))
 

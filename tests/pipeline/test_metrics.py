@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from penstock.pipeline.metrics import serving
+from penstock.cli.metrics import serving
+from penstock.pipeline.metrics import JobsCollector
 from penstock.pipeline.status import JobStatus, State, job_files, write_status
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ def test_jobs_are_scraped_by_the_group_that_shows_their_lag(tmp_path: Path) -> N
     write_status(job_files(tmp_path, "orders"), said)
     write_status(job_files(tmp_path, "audit"), JobStatus("audit", State.FAILED, rejected=2))
 
-    with serving(tmp_path, "127.0.0.1", 0) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+    with (
+        serving(JobsCollector(tmp_path), "127.0.0.1", 0) as port,
+        urlopen(f"http://127.0.0.1:{port}/metrics") as answer,
+    ):
         lines = set(answer.read().decode().splitlines())
 
     orders, audit = '{group="penstock-pipeline-orders"}', '{group="penstock-pipeline-audit"}'

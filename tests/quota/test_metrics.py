@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 from urllib.request import urlopen
 
+from penstock.cli.metrics import serving
 from penstock.model.events import QuotaShares
 from penstock.model.ids import LogicalClusterId
-from penstock.quota.metrics import serving
+from penstock.quota.metrics import Figures
 
 if TYPE_CHECKING:
     from penstock.quota.coordinator import Coordinator
@@ -29,7 +30,7 @@ def test_tenants_are_scraped_with_what_they_use_and_were_granted_over_all_gatewa
     )
 
     with (
-        serving({"home": cast("Coordinator", coordinator)}, "127.0.0.1", 0) as port,
+        serving(Figures({"home": cast("Coordinator", coordinator)}), "127.0.0.1", 0) as port,
         urlopen(f"http://127.0.0.1:{port}/metrics") as answer,
     ):
         lines = set(answer.read().decode().splitlines())

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, date, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,11 +105,11 @@ def run(
     _need_spark()
     from penstock.pipeline.access import settings_for
     from penstock.pipeline.jobs import find_job
-    from penstock.pipeline.metrics import serving
+    from penstock.pipeline.metrics import JobsCollector
 
     wanted = settings_for(options.layout, settings)
     found = find_job(wanted, job)
-    with metrics_at(metrics, partial(serving, wanted.state)):
+    with metrics_at(metrics, JobsCollector(wanted.state)):
         _, runner = _runner(settings, master, options)
         with _watching(job) as observe, _until_signal() as stopped:
             outcome = runner.run(found, live=live, accept_loss=accept_loss, observe=observe, stopped=stopped)
@@ -134,12 +133,12 @@ def schedule(
     _need_spark()
     from penstock.pipeline.access import settings_for
     from penstock.pipeline.jobs import all_jobs
-    from penstock.pipeline.metrics import serving
+    from penstock.pipeline.metrics import JobsCollector
     from penstock.pipeline.schedule import keep_time
 
     wanted = settings_for(options.layout, settings)
     with ExitStack() as stack:
-        stack.enter_context(metrics_at(metrics, partial(serving, wanted.state)))
+        stack.enter_context(metrics_at(metrics, JobsCollector(wanted.state)))
         _, runner = _runner(settings, master, options)
         stopped = stack.enter_context(_until_signal())
 

@@ -25,7 +25,7 @@ from penstock.model.errors import Exit
 from penstock.model.errors.settings import UsageInvalid
 from penstock.model.events import Dimension
 from penstock.quota.coordinator import Coordinator
-from penstock.quota.metrics import serving
+from penstock.quota.metrics import Figures
 from penstock.quota.reports import INTERVAL_SECONDS
 
 app = App(name="quota", help="Tenants' quotas: show, set, and the coordinators that split them.")
@@ -212,7 +212,7 @@ async def _coordinate(
         for name, client in clients.items()
     }
     try:
-        with metrics_at(metrics, lambda host, port: serving(coordinators, host, port)):
+        with metrics_at(metrics, Figures(coordinators)):
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one.run()) for one in coordinators.values()]
                 tell(f"coordinator of {', '.join(coordinators)}, a decision every {interval:g} s")

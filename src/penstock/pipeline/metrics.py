@@ -6,10 +6,8 @@ whoever serves them. A job is known by the group that shows its lag.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 
 from penstock.model.keys import GROUP, METRIC_PREFIX
@@ -17,10 +15,8 @@ from penstock.pipeline.kafka import group_of
 from penstock.pipeline.status import State, every_status
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from wsgiref.simple_server import WSGIServer
 
     from prometheus_client.metrics_core import Metric
 
@@ -60,18 +56,3 @@ class JobsCollector:
                 if (value := value_of(job)) is not None:
                     gauge.add_metric([group_of(job.job)], float(value))
             yield gauge
-
-
-@contextmanager
-def serving(state: Path, host: str, port: int) -> Iterator[int]:
-    """Plain HTTP, on the port that is told. Raises OSError if it cannot be had."""
-    registry = CollectorRegistry()
-    registry.register(JobsCollector(state))
-    served: tuple[WSGIServer, threading.Thread] = start_http_server(port, host, registry=registry)
-    server, thread = served
-    try:
-        yield int(server.server_port)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

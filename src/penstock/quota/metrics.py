@@ -6,19 +6,15 @@ waits; all a second. Labels are bounded: of more than `TENANTS_SHOWN_MAX` tenant
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from penstock.model.keys import CLUSTER, METRIC_PREFIX, TENANT
 from penstock.quota.summary import demand, summed
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterator, Mapping
-    from wsgiref.simple_server import WSGIServer
 
     from prometheus_client import Metric
 
@@ -64,18 +60,3 @@ def _greatest(told: Mapping[LogicalClusterId, QuotaShares]) -> list[QuotaShares]
     if len(every) <= TENANTS_SHOWN_MAX:
         return every
     return sorted(every, key=lambda one: -summed(one.used, "ingress_bytes"))[:TENANTS_SHOWN_MAX]
-
-
-@contextmanager
-def serving(coordinators: Mapping[str, Coordinator], host: str, port: int) -> Iterator[int]:
-    """Plain HTTP, on the port that is told. Raises OSError if it cannot be had."""
-    registry = CollectorRegistry()
-    registry.register(Figures(coordinators))
-    served: tuple[WSGIServer, threading.Thread] = start_http_server(port, host, registry=registry)
-    server, thread = served
-    try:
-        yield int(server.server_port)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

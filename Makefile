@@ -4,40 +4,52 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.ready
-PUMP := $(VENV)/.pump
+DATA_PATH := $(VENV)/.data-path
+BROWSER := $(VENV)/.browser
+# Workers of the suite: each has a fleet of its own. Spark's tests are the third group, beside Kafka's.
+PURE := -n $(or $(TEST_WORKERS),2) -m "not soak and not peers and not kafka and not spark and not browser"
+REAL := -n $(or $(TEST_WORKERS),3) -m "(kafka or spark or browser) and not soak and not peers"
 
-.PHONY: help setup run check test soak test-peers proto lock clean
+.PHONY: help setup run check test-fast test soak test-peers proto lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(STAMP) $(PUMP)  ## virtual environment, locked packages, jars of Kafka and Spark's connectors, the pump
+setup: $(STAMP) $(DATA_PATH) $(BROWSER)  ## virtual environment, packages, Kafka's and Spark's jars, compiled data path, Chromium
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: $(PYTHON) is missing or older than 3.11; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "set-up: virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.packages: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
-	@echo "setting up: Python packages"
+	@echo "set-up: $$(grep -c == requirements/dev.txt) Python packages, about 90 seconds the first time"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(STAMP): $(VENV)/.packages src/penstock/fleet/pom.xml src/penstock/fleet/jars.sha256 src/penstock/wire/definitions.py \
-  src/penstock/pipeline/pom.xml src/penstock/pipeline/jars.sha256
+  src/penstock/pipeline/spark/pom.xml src/penstock/pipeline/spark/jars.sha256
 	@rm -f src/penstock/wire/definitions.bin
+	@echo "set-up: jars of Kafka and of Spark's connectors, with Maven, about a minute the first time"
 	@$(BIN)/penstock fleet fetch
 	@$(BIN)/penstock pipeline fetch
 	@touch $@
 
-# Whatever changed, the tool looks whether the compiled code is still of these sources.
-$(PUMP): $(VENV)/.packages tools/pump.py $(shell find src/penstock -name '*.py')
-	@$(BIN)/python -m tools.pump
+# On any change, the tool checks whether the compiled code still matches its sources.
+$(DATA_PATH): $(VENV)/.packages tools/compile_data_path.py $(shell find src/penstock -name '*.py')
+	@echo "set-up: gateway's data path, compiled where there is a C compiler, about 30 seconds"
+	@$(BIN)/python -m tools.compile_data_path
 	@touch $@
 
-run: setup  ## start the platform in the foreground; Ctrl-C stops it and keeps its data
+$(BROWSER): $(VENV)/.packages tools/chromium.py
+	@echo "set-up: Chromium for browser tests"
+	@$(BIN)/python -m tools.chromium
+	@touch $@
+
+run: $(STAMP) $(DATA_PATH)  ## start the platform in the foreground; Ctrl-C stops it and keeps its data
 	@$(BIN)/penstock up
 
 check: setup  ## formatting, lint, types, import contracts, tidiness
@@ -46,11 +58,14 @@ check: setup  ## formatting, lint, types, import contracts, tidiness
 	@$(BIN)/lint-imports --no-logo
 	@$(PYTEST) -q tests/test_tidy.py
 
-test: check  ## all of the above, then the whole suite
-	@$(PYTEST) -m "not soak and not peers"
+test-fast: check  ## the checks and the pure tests: no Java, about three minutes
+	@$(PYTEST) $(PURE) --ignore=tests/test_tidy.py
 
-soak: setup  ## kill-and-recover loops of ten minutes each, and properties on examples nobody has seen
-	@$(PYTEST) -m "not soak and not peers and not kafka and not spark" --hypothesis-profile=explore --timeout=1800
+test: test-fast  ## all of that, then the tests with real Kafka, Spark, databases and a browser
+	@$(PYTEST) $(REAL)
+
+soak: setup  ## kill-and-recover loops of ten minutes each, and properties on new examples
+	@$(PYTEST) $(PURE) --hypothesis-profile=explore --timeout=1800
 	@$(PYTEST) -m soak --hypothesis-profile=explore --timeout=1800
 
 test-peers: setup  ## against other projects' clients and tools, some built first

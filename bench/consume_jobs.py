@@ -1,12 +1,14 @@
 """Our consumer and the bare loop as a process that stays warm: `python -m bench.consume_jobs FILE`.
 
-The same protocol as bench/peers/parallelconsumer/Peer.java: one job a line, one answer a line.
+It speaks the protocol of bench/peers/parallelconsumer/Peer.java: one job per line in, one result per line
+out.
 
-    job:     topic order workers work records        order KEY, PARTITION, UNORDERED or BARE
-    answer:  wall processor records p50 p99          nanoseconds, the last two in microseconds
+    job:     topic order workers work records        order KEY, PARTITION, UNORDERED, BARE or SLEEP
+    result:  wall processor records p50 p99          nanoseconds, the last two in microseconds
 
-`work` is microseconds, `random` (0 to 5 ms) or `stamp`: 1 ms, and the value is the intended time of
-sending, from which latency is counted.
+BARE is a loop that only polls. SLEEP has no Kafka at all: as many tasks that only sleep, which is what
+asyncio itself can do. `work` is in microseconds, `random` (0 to 5 ms) or `stamp`: 1 ms, with the intended
+send time as value, from which latency is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 
 from penstock.consume import ParallelConsumer, Record
 from penstock.consume.settings import CLIENT_DEFAULTS
-from penstock.garbage import rare_collections
+from penstock.gc_tuning import rare_collections
 
 SECONDS_MAX = 300.0
 
@@ -42,14 +44,15 @@ class Meter:
         self.wall = time.perf_counter_ns() - self.wall
         self.processor = time.process_time_ns() - self.processor
 
-    def answer(self) -> str:
-        ranked = sorted(self.latencies[len(self.latencies) // 5 :]) or [0.0]  # without the time of joining
+    def result(self) -> str:
+        # The first fifth includes joining the group.
+        ranked = sorted(self.latencies[len(self.latencies) // 5 :]) or [0.0]
         p50, p99 = ranked[len(ranked) // 2], ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
         return f"{self.wall} {self.processor} {self.count} {p50:.0f} {p99:.0f}"
 
 
 def bare(properties: dict[str, Any], topic: str, expected: int) -> str:
-    """The fastest loop there is with this client: no work, no commits, no order but the partition's."""
+    """The fastest loop with this client: no work, no commits, no order beyond the partition's."""
     from confluent_kafka import Consumer
 
     client = Consumer(
@@ -70,14 +73,29 @@ def bare(properties: dict[str, Any], topic: str, expected: int) -> str:
         meter.finish()
     finally:
         client.close()
-    return meter.answer()
+    return meter.result()
 
 
 async def _sleep(seconds: float) -> None:
-    """At least so long: uvloop's timers may fire early, and a bench must not gain by that."""
+    """Sleeps at least so long: uvloop's timers may fire early, which would flatter us."""
     deadline = time.perf_counter() + seconds
     while (left := deadline - time.perf_counter()) > 0:
         await asyncio.sleep(left)
+
+
+async def only_sleep(workers: int, seconds: float, expected: int) -> str:
+    """What asyncio alone can do: as many tasks, the same work, nothing else."""
+    meter = Meter(expected)
+    meter.first()
+
+    async def lane() -> None:
+        while meter.count < meter.expected:
+            meter.count += 1
+            await _sleep(seconds)
+
+    await asyncio.gather(*(lane() for _ in range(workers)))
+    meter.finish()
+    return meter.result()
 
 
 async def ours(properties: dict[str, Any], job: list[str]) -> str:
@@ -121,7 +139,7 @@ async def ours(properties: dict[str, Any], job: list[str]) -> str:
 
     async with consumer, asyncio.timeout(SECONDS_MAX):
         await over.wait()
-    return meter.answer()
+    return meter.result()
 
 
 def main() -> None:
@@ -137,11 +155,14 @@ def serve(connection: dict[str, Any], new_loop: Any) -> None:
         job = line.split()
         properties = connection | {"group.id": f"bench-{uuid.uuid4()}", "auto.offset.reset": "earliest"}
         if job[1] == "BARE":
-            answer = bare(properties, job[0], int(job[4]))
+            result = bare(properties, job[0], int(job[4]))
         else:
             with asyncio.Runner(loop_factory=new_loop) as runner:
-                answer = runner.run(ours(properties, job))
-        print(answer, flush=True)
+                if job[1] == "SLEEP":
+                    result = runner.run(only_sleep(int(job[2]), int(job[3]) / 1e6, int(job[4])))
+                else:
+                    result = runner.run(ours(properties, job))
+        print(result, flush=True)
 
 
 if __name__ == "__main__":

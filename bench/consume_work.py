@@ -1,4 +1,4 @@
-"""Work that keeps a processor busy, done three ways; importable, so that processes can run it."""
+"""Processor-bound work done three ways; a separate module, so that worker processes can import it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HASHES = 500
 CHUNK = 50
 
 
-def grind(value: bytes) -> None:
+def hash_repeatedly(value: bytes) -> None:
     for _ in range(HASHES):
         value = hashlib.sha256(value).digest()
 
 
 def handle(record: Record) -> None:
-    grind(record.value)
+    hash_repeatedly(record.value)
 
 
 def plain_loop(connection: dict[str, Any], topic: str, records: int) -> float:
@@ -35,7 +35,7 @@ def plain_loop(connection: dict[str, Any], topic: str, records: int) -> float:
         while seen < records:
             for message in client.consume(500, 0.1):
                 begin = begin or time.perf_counter()
-                grind(message.value())
+                hash_repeatedly(message.value())
                 seen += 1
     finally:
         client.close()
@@ -51,7 +51,7 @@ def pool_loop(connection: dict[str, Any], topic: str, records: int, pool: Execut
             if messages:
                 begin = begin or time.perf_counter()
                 values = [message.value() for message in messages]
-                results.append(pool.map(grind, values, chunksize=CHUNK))
+                results.append(pool.map(hash_repeatedly, values, chunksize=CHUNK))
                 seen += len(values)
         for result in results:
             list(result)
@@ -61,7 +61,7 @@ def pool_loop(connection: dict[str, Any], topic: str, records: int, pool: Execut
 
 
 def consume_on_processes(connection: dict[str, Any], topic: str, records: int) -> float:
-    """From the first chunk given to the last record finished; workers are started before that."""
+    """Seconds from the first to the last record finished; the workers are started before."""
     consumer = ParallelConsumer(
         connection | {"group.id": f"bench-{uuid.uuid4()}"}, [topic], workers=Workers.PROCESSES, processes=2
     )

@@ -1,7 +1,7 @@
-"""How long a tenant waits, how many the control plane can make, and what many tenants cost.
+"""How fast the control plane creates tenants, and what many tenants cost.
 
-A real control plane and a real gateway as processes, before one small Kafka. Creation is timed from
-the first HTTP call to the first acknowledged record through the gateway, topic and key included.
+A real control plane and a real gateway run as processes in front of one small Kafka. Creation is timed
+from the first HTTP call to the first acknowledged record through the gateway, including topic and key.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from bench.frame import Result, Run, main
-from penstock.cli.data import partitions_of
-from penstock.cli.remote import Control
-from penstock.control.gateways import free_ports
-from penstock.control.local import write_gateway_file
-from penstock.control.running import root_token
+from bench.harness import Result, Run, main
+from penstock.control.physical.gateway_files import free_ports
+from penstock.control.physical.local import write_gateway_file
+from penstock.control.process import root_token
 from penstock.fleet.layout import Layout
-from penstock.fleet.local import LocalFleet, open_fleet, remember_spec
-from penstock.fleet.parse import parse_fleet
+from penstock.fleet.local_fleet import LocalFleet, open_fleet, save_fleet_document
 from penstock.fleet.readiness import wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.spec_file import parse_fleet
 from penstock.fleet.supervisor import stop_nodes
-from penstock.kafka import topics
-from penstock.kafka.appending import append
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.partitions import wait_for_leaders
+from penstock.kafka.append import append
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.errors import PenstockError
 from penstock.model.errors.wire import LoginRefused
+from penstock.platform.control_client import ControlClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHAPE: dict[str, Any] = {"combined": True, "brokers": 1, "zones": ["a"], "port": 0}
-FIRSTS, FIRSTS_QUICK = 100, 8
+FIRST_RECORDS, FIRST_RECORDS_QUICK = 100, 8
 CLUSTERS, CLUSTERS_QUICK = 2_000, 100
 CALLERS = 16
 PAGES = 30
 READY_SECONDS_MAX = 60.0
-# Each key costs a few refused logins, and a gateway does not hear an address out after twenty in ten seconds.
+# Each key costs a few refused logins, and a gateway blocks an address after twenty in ten seconds.
 KEY_SECONDS_BETWEEN = 2.0
 
 
 def measure(run: Run) -> Iterator[Result]:
     home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     try:
-        fleet = asyncio.run(_started(home))
+        fleet = asyncio.run(_start_fleet(home))
         try:
-            yield from _measured(run, fleet, home)
+            yield from _measure_all(run, fleet, home)
         finally:
             asyncio.run(stop_nodes(fleet.nodes))
     finally:
         shutil.rmtree(home)
 
 
-def _measured(run: Run, fleet: LocalFleet, home: Path) -> Iterator[Result]:
+def _measure_all(run: Run, fleet: LocalFleet, home: Path) -> Iterator[Result]:
     layout = Layout(home)
     (port,) = free_ports(1)
     config = write_gateway_file(layout, fleet.clusters[0], free_ports(1), fleet.access.ca)
@@ -72,21 +72,21 @@ def _measured(run: Run, fleet: LocalFleet, home: Path) -> Iterator[Result]:
     words = ["control", "run", "--home", str(home), "--listen", f"127.0.0.1:{port}"]
     gateway = ["gateway", "run", "--config", str(config)]
     with _process(words, home / "control.log") as plane:
-        control = Control(url, root_token(layout))
-        _until(lambda: control.get("/status")["role"] == "active")
+        control = ControlClient(url, root_token(layout))
+        _wait_until(lambda: control.get("/status")["role"] == "active")
         with _process(gateway, home / "gateway.log") as served:
-            _until(lambda: "serves" in (home / "gateway.log").read_text())
+            _wait_until(lambda: "serves" in (home / "gateway.log").read_text())
             empty_mb = psutil.Process(served.pid).memory_info().rss / 1e6
-            yield from _firsts(run, control)
+            yield from _first_records(run, control)
             yield from _keys(run, control)
         yield from _many(run, control, plane.pid, gateway, empty_mb)
 
 
-def _firsts(run: Run, control: Control) -> Iterator[Result]:
-    """From nothing to the first acknowledged record."""
-    count = FIRSTS_QUICK if run.quick else FIRSTS
-    run.say(f"{count} times from nothing to a first record")
-    waits = [asyncio.run(_first(control, f"first-{number}")) for number in range(count)]
+def _first_records(run: Run, control: ControlClient) -> Iterator[Result]:
+    """From the first call to the first acknowledged record."""
+    count = FIRST_RECORDS_QUICK if run.quick else FIRST_RECORDS
+    run.log(f"{count} times from creation to a first record")
+    waits = [asyncio.run(_create_and_produce(control, f"first-{number}")) for number in range(count)]
     yield Result.of_runs(
         "create-to-first-record-p99",
         [_percentile(waits, 0.99)],
@@ -96,63 +96,65 @@ def _firsts(run: Run, control: Control) -> Iterator[Result]:
     )
 
 
-async def _first(control: Control, name: str) -> float:
-    began = time.perf_counter()
-    made = await asyncio.to_thread(control.change, "POST", "/clusters", {"name": name})
-    await asyncio.to_thread(control.wait, made["operation"])
+async def _create_and_produce(control: ControlClient, name: str) -> float:
+    start = time.perf_counter()
+    created = await asyncio.to_thread(control.change, "POST", "/clusters", {"name": name})
+    await asyncio.to_thread(control.wait, created["operation"])
     key = await asyncio.to_thread(control.change, "POST", f"/clusters/{name}/keys", {})
     await asyncio.to_thread(control.wait, key["operation"])
-    bootstrap = made["cluster"]["bootstrap"]
+    bootstrap = created["cluster"]["bootstrap"]
     security = Security(Login(key["key"]["id"], key["secret"], Mechanism.PLAIN))
     while True:
         try:
             async with Client(bootstrap, security) as client:
                 await topics.create(client, [topics.NewTopic("orders", 1, 1)])
-                await append(client, (await partitions_of(client, "orders"))[0], [(None, b"first")])
-                return time.perf_counter() - began
-        except LoginRefused:  # the gateway has not read it yet
+                await append(client, (await wait_for_leaders(client, "orders"))[0], [(None, b"first")])
+                return time.perf_counter() - start
+        except LoginRefused:  # the gateway has not read the key yet
             await asyncio.sleep(0.01)
 
 
-def _keys(run: Run, control: Control) -> Iterator[Result]:
-    """Until the gateway takes a new key, and until it refuses a revoked one."""
-    count = FIRSTS_QUICK if run.quick else FIRSTS // 4
-    run.say(f"{count} keys made and revoked")
-    waits: dict[str, list[float]] = {"made": [], "revoked": []}
+def _keys(run: Run, control: ControlClient) -> Iterator[Result]:
+    """Time until the gateway accepts a new key, and until it refuses a revoked one."""
+    count = FIRST_RECORDS_QUICK if run.quick else FIRST_RECORDS // 4
+    run.log(f"{count} keys created and revoked")
+    waits: dict[str, list[float]] = {"created": [], "revoked": []}
     for _ in range(count):
-        made = control.change("POST", "/clusters/first-0/keys", {})
-        login = made["key"]["id"], made["secret"]
+        created = control.change("POST", "/clusters/first-0/keys", {})
+        login = created["key"]["id"], created["secret"]
         bootstrap = control.get("/clusters/first-0")["bootstrap"]
-        waits["made"].append(_reached(bootstrap, login, valid=True))
+        waits["created"].append(_seconds_until_login(bootstrap, login, valid=True))
         control.change("DELETE", f"/keys/{login[0]}")
-        waits["revoked"].append(_reached(bootstrap, login, valid=False))
+        waits["revoked"].append(_seconds_until_login(bootstrap, login, valid=False))
         time.sleep(KEY_SECONDS_BETWEEN)
     for what, seen in waits.items():
         yield Result.of_runs(f"key-{what}-to-gateway-max", [max(seen)], unit="s", goal="< 2")
 
 
-def _reached(bootstrap: str, login: tuple[str, str], *, valid: bool) -> float:
+def _seconds_until_login(bootstrap: str, login: tuple[str, str], *, valid: bool) -> float:
     async def accepted() -> bool:
         try:
             async with Client(bootstrap, Security(Login(*login, Mechanism.PLAIN))) as client:
-                await client.call("Metadata", {"Topics": []}, again=False)
+                await client.call("Metadata", {"Topics": []}, retry=False)
         except LoginRefused:
             return False
         return True
 
-    began = time.perf_counter()
-    _until(lambda: asyncio.run(accepted()) is valid)
-    return time.perf_counter() - began
+    start = time.perf_counter()
+    _wait_until(lambda: asyncio.run(accepted()) is valid)
+    return time.perf_counter() - start
 
 
-def _many(run: Run, control: Control, pid: int, gateway: list[str], empty_mb: float) -> Iterator[Result]:
-    """Half of them, what that many cost those who look and those who serve, and the other half."""
+def _many(
+    run: Run, control: ControlClient, pid: int, gateway: list[str], empty_mb: float
+) -> Iterator[Result]:
+    """Creates half of the clusters, measures listing and a gateway restart, then creates the rest."""
     count = CLUSTERS_QUICK if run.quick else CLUSTERS
     before_mb = psutil.Process(pid).memory_info().rss / 1e6
-    seconds = _created(run, control, range(count // 2))
+    seconds = _create_clusters(run, control, range(count // 2))
     yield from _pages(control)
     yield from _restart(run, gateway, Path(gateway[-1]).with_name("again.log"), empty_mb, control)
-    seconds += _created(run, control, range(count // 2, count))
+    seconds += _create_clusters(run, control, range(count // 2, count))
     each_kb = (psutil.Process(pid).memory_info().rss / 1e6 - before_mb) / count * 1000
     yield Result.of_runs(
         "clusters-created",
@@ -163,25 +165,25 @@ def _many(run: Run, control: Control, pid: int, gateway: list[str], empty_mb: fl
     yield Result.of_runs("control-memory-per-cluster", [each_kb], unit="KB")
 
 
-def _created(run: Run, control: Control, numbers: range) -> float:
-    run.say(f"{len(numbers)} clusters through the API")
+def _create_clusters(run: Run, control: ControlClient, numbers: range) -> float:
+    run.log(f"{len(numbers)} clusters through the API")
 
     def create(number: int) -> None:
-        Control(control.url, control.token).change("POST", "/clusters", {"name": f"many-{number}"})
+        ControlClient(control.url, control.token).change("POST", "/clusters", {"name": f"many-{number}"})
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     with ThreadPoolExecutor(CALLERS) as callers:
         list(callers.map(create, numbers))
-    _until(lambda: not control.get("/operations", state="running", limit="1")["items"], seconds=900)
-    return time.perf_counter() - began
+    _wait_until(lambda: not control.get("/operations", state="running", limit="1")["items"], seconds=900)
+    return time.perf_counter() - start
 
 
-def _pages(control: Control) -> Iterator[Result]:
+def _pages(control: ControlClient) -> Iterator[Result]:
     waits = []
     for _ in range(PAGES):
-        began = time.perf_counter()
+        start = time.perf_counter()
         control.get("/clusters", limit="100")
-        waits.append(time.perf_counter() - began)
+        waits.append(time.perf_counter() - start)
     detail = {
         "clusters": control.get("/status")["clusters"],
         "page": 100,
@@ -191,14 +193,16 @@ def _pages(control: Control) -> Iterator[Result]:
     yield Result.of_runs("list-page-p99", [p99_ms], unit="ms", goal="< 100", detail=detail)
 
 
-def _restart(run: Run, words: list[str], log: Path, empty_mb: float, control: Control) -> Iterator[Result]:
-    """A gateway that starts with all these tenants."""
+def _restart(
+    run: Run, words: list[str], log: Path, empty_mb: float, control: ControlClient
+) -> Iterator[Result]:
+    """Starts a gateway with all these tenants."""
     tenants = control.get("/status")["clusters"]
-    run.say(f"a gateway starts with {tenants} tenants")
-    began = time.perf_counter()
+    run.log(f"starting a gateway with {tenants} tenants")
+    start = time.perf_counter()
     with _process(words, log) as served:
-        _until(lambda: "serves" in log.read_text())
-        seconds = time.perf_counter() - began
+        _wait_until(lambda: "serves" in log.read_text())
+        seconds = time.perf_counter() - start
         each_kb = (psutil.Process(served.pid).memory_info().rss / 1e6 - empty_mb) / tenants * 1000
     yield Result.of_runs(
         "gateway-serves-after",
@@ -210,10 +214,10 @@ def _restart(run: Run, words: list[str], log: Path, empty_mb: float, control: Co
     yield Result.of_runs("gateway-memory-per-tenant", [each_kb], unit="KB")
 
 
-async def _started(home: Path) -> LocalFleet:
+async def _start_fleet(home: Path) -> LocalFleet:
     document = {"clusters": [SHAPE]}
     fleet = open_fleet(parse_fleet(document), Layout(home), await obtain_runtime())
-    remember_spec(Layout(home), document)
+    save_fleet_document(Layout(home), document)
     await fleet.prepare()
     for node in fleet.nodes:
         await node.start()
@@ -234,7 +238,7 @@ def _process(words: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
         child.wait(30)
 
 
-def _until(condition: Any, *, seconds: float = READY_SECONDS_MAX) -> None:
+def _wait_until(condition: Any, *, seconds: float = READY_SECONDS_MAX) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -248,8 +252,8 @@ def _until(condition: Any, *, seconds: float = READY_SECONDS_MAX) -> None:
         time.sleep(0.01)
 
 
-def _percentile(values: list[float], part: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
+def _percentile(values: list[float], fraction: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * fraction))]
 
 
 if __name__ == "__main__":

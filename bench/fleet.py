@@ -1,8 +1,8 @@
-"""How soon a fleet is ready, and what that costs: with our way of starting it and with the plain one.
+"""How soon a fleet is ready, and what starting it costs: our way against the plain one.
 
-Both start the same one controller and three brokers with the same heap and flags. Ours maps the
-class-data archive and starts all nodes at once; the plain way does without either. Cold means
-fresh data directories, formatting included; warm means data that is there already.
+Both start the same controller and three brokers with the same heap and flags. Ours maps the class-data
+archive and starts all nodes at once; the plain way does neither. A cold start has fresh data directories
+and includes formatting; a warm start has existing data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -20,13 +19,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from bench.frame import Result, Run, main
+from bench.fleets import kill_nodes
+from bench.harness import Result, Run, main
 from bench.measure import processor_seconds, rotated
 from penstock.fleet.layout import Layout
-from penstock.fleet.local import LocalFleet, open_fleet
-from penstock.fleet.parse import parse_fleet
+from penstock.fleet.local_fleet import LocalFleet, open_fleet
 from penstock.fleet.readiness import wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.spec_file import parse_fleet
 from penstock.fleet.supervisor import stop_nodes
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ WAYS = ("ours", "plain")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    wall: float  # seconds until every node answered
-    processor: float  # seconds, all nodes and ourselves
+    wall: float  # seconds until every node was ready
+    processor: float  # seconds, all nodes and this process
     resident_mb: float
 
 
@@ -49,9 +49,9 @@ def measure(run: Run) -> Iterator[Result]:
     archived = asyncio.run(obtain_runtime())
     runtimes = {"ours": archived, "plain": replace(archived, archive=None)}
     starts: dict[tuple[str, str], list[Start]] = {}
-    for turn in range(ROUNDS_QUICK if run.quick else ROUNDS):
-        for way in rotated(list(WAYS), turn):
-            run.say(f"round {turn + 1}: {way}")
+    for round_number in range(ROUNDS_QUICK if run.quick else ROUNDS):
+        for way in rotated(list(WAYS), round_number):
+            run.log(f"round {round_number + 1}: {way}")
             cold, warm = _cold_and_warm(runtimes[way], at_once=way == "ours")
             starts.setdefault((way, "cold"), []).append(cold)
             starts.setdefault((way, "warm"), []).append(warm)
@@ -75,7 +75,7 @@ def _results(state: str, ours: list[Start], plain: list[Start]) -> Iterator[Resu
         "plain_processor_s": [round(s.processor, 2) for s in plain],
         "plain_wall_s": [round(s.wall, 2) for s in plain],
     }
-    ratios = [mine.processor / theirs.processor for mine, theirs in zip(ours, plain)]
+    ratios = [own.processor / other.processor for own, other in zip(ours, plain)]
     yield Result.of_runs(
         f"{state}-ready-cpu", ratios, unit="ratio to plain start", goal="<= 0.6", detail=detail
     )
@@ -108,16 +108,14 @@ async def _start(home: Path, runtime: Runtime, *, at_once: bool) -> Start:
         processor = processor_seconds(os.getpid()) - used
         return Start(wall, processor, _resident_mb(fleet))
     finally:
-        await _end(fleet)
+        await _stop(fleet)
 
 
-async def _end(fleet: LocalFleet) -> None:
+async def _stop(fleet: LocalFleet) -> None:
     try:
         await stop_nodes(fleet.nodes)
     finally:
-        for node in fleet.nodes:
-            if (identity := node.running()) is not None:
-                identity.signal(signal.SIGKILL)
+        kill_nodes(fleet)
 
 
 def _resident_mb(fleet: LocalFleet) -> float:

@@ -1,6 +1,7 @@
-"""Kroxylicious with its MultiTenant filter before the same broker: a peer that renames, on the JVM.
+"""Starts Kroxylicious with its multi-tenant filter in front of the same broker: a peer on the JVM that
+renames.
 
-Its jars are resolved with Maven into the cache, once. Where that fails, the reason is the line's.
+Maven resolves its jars into the cache once. If that fails, the reason is reported with the result.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from penstock.fleet.jars import cache_directory
 from penstock.fleet.java import find_java
 from penstock.model.errors import PenstockError
 
-PLACE = Path(__file__).parent / "kroxylicious"
+DIRECTORY = Path(__file__).parent / "kroxylicious"
 VERSION = "0.12.0"
 RESOLVE_SECONDS = 240.0
 HEAP = "-Xmx512m"
 
 
 class Missing(Exception):
-    """It cannot run here; the text says why."""
+    """It cannot run here; the message gives the reason."""
 
 
 def jars() -> Path:
-    """The folder of its jars; resolved if it is not there."""
+    """The folder of its jars, resolved if missing."""
     folder = cache_directory() / f"kroxylicious-{VERSION}"
     if folder.is_dir():
         return folder
     if shutil.which("mvn") is None:
-        raise Missing("Maven is not installed, which resolves Kroxylicious")
-    half = folder.with_suffix(".half")
-    command = ["mvn", "-q", "-B", "-f", str(PLACE / "pom.xml"), "dependency:copy-dependencies"]
+        raise Missing("Kroxylicious needs Maven, which is not installed")
+    partial = folder.with_suffix(".part")
+    command = ["mvn", "-q", "-B", "-f", str(DIRECTORY / "pom.xml"), "dependency:copy-dependencies"]
     try:
         done = subprocess.run(
-            [*command, f"-DoutputDirectory={half}"],
+            [*command, f"-DoutputDirectory={partial}"],
             capture_output=True,
             text=True,
             timeout=RESOLVE_SECONDS,
@@ -43,13 +44,13 @@ def jars() -> Path:
     except subprocess.TimeoutExpired as late:
         raise Missing(f"Maven did not resolve Kroxylicious {VERSION} in {RESOLVE_SECONDS:.0f} s") from late
     if done.returncode:
-        raise Missing(f"Kroxylicious {VERSION} does not resolve from Maven")
-    half.rename(folder)
+        raise Missing(f"Maven cannot resolve Kroxylicious {VERSION}")
+    partial.rename(folder)
     return folder
 
 
 def start(home: Path, tenant: str, broker_id: int, broker_port: int, port: int) -> subprocess.Popen[bytes]:
-    """Listens on `port` to begin with, and on the next one for the broker."""
+    """Starts it; it listens on `port` for bootstrap, and on the next one for the broker."""
     folder = jars()
     try:
         java = find_java().executable
@@ -75,6 +76,6 @@ virtualClusters:
   filters: [tenants]
 """
     )
-    command = [str(java), HEAP, "-cp", f"{folder}/*", str(PLACE / "Launch.java"), str(config)]
+    command = [str(java), HEAP, "-cp", f"{folder}/*", str(DIRECTORY / "Launch.java"), str(config)]
     with (home / "kroxylicious.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)

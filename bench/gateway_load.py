@@ -1,7 +1,7 @@
-"""Load for the gateway's bench: Kafka's protocol over plain sockets, by frames made beforehand.
+"""Load for `bench.gateway`: Kafka's protocol over plain sockets, from frames made in advance.
 
-A client library would follow Metadata past a relay that rewrites nothing, and would cost more than
-what is measured. So each connection stays where it is, and repeats one frame.
+A client library would follow Metadata past a relay that rewrites nothing, and would cost more than what
+is measured. So each connection stays where it is and repeats one frame.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SCRAM = "SCRAM-SHA-512"
 CHUNK = 1 << 20
 SENDERS = 4
 STAMP_BYTES = 8
-CHECKSUM_AT, CHECKED_AT = 17, 21  # in a record batch: CRC-32C of all that follows it
+CHECKSUM_AT, CHECKED_AT = 17, 21  # offsets in a record batch: the CRC-32C, and what it covers
 _size = struct.Struct(">i")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a connection goes, as whom, and what the topic is called there."""
+    """An address, a login, and the prefix of topic names there."""
 
     name: str
     host: str
@@ -47,14 +47,14 @@ class Target:
     password: str
     prefix: str
     tls: ssl.SSLContext | None = None
-    pid: int = 0  # of the relay whose processor time counts; 0 if there is none
+    pid: int = 0  # of the relay whose processor time is measured; 0 if none
 
 
 class Client:
     """One connection, logged in."""
 
     def __init__(self, target: Target, source: str = "") -> None:
-        """`source` is the address it comes from, if that matters."""
+        """Connects and logs in, from the address `source` if given."""
         plain = socket.create_connection((target.host, target.port), 60, (source, 0) if source else None)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket: socket.socket = (
@@ -72,17 +72,17 @@ class Client:
         check_final(proof, self.authenticate(proof.message))
 
     def authenticate(self, token: bytes) -> bytes:
-        answer = self.call("SaslAuthenticate", 2, {"AuthBytes": token})
-        assert not answer["ErrorCode"], answer
-        found: bytes = answer["AuthBytes"]
-        return found
+        response = self.call("SaslAuthenticate", 2, {"AuthBytes": token})
+        assert not response["ErrorCode"], response
+        data: bytes = response["AuthBytes"]
+        return data
 
     def call(self, api: str, version: int, body: dict[str, Any]) -> dict[str, Any]:
         self.socket.sendall(encode_request(Request(api, version, 1, "bench", body)))
         return decode_response(api, version, self.read()).body
 
     def read(self) -> bytes:
-        """One whole answer, kept."""
+        """Reads one whole response."""
         head = self._exactly(4)
         return self._exactly(_size.unpack(head)[0])
 
@@ -100,17 +100,17 @@ class Client:
 
 
 class Sink:
-    """Counts whole answers in what arrives, and keeps none of it."""
+    """Counts the complete responses in what arrives, and discards the data."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.buffer = bytearray(CHUNK)
-        self.left = 0  # bytes of the answer at hand
+        self.left = 0  # bytes left of the current response
         self.head = b""
         self.bytes = 0
 
-    def some(self) -> int:
-        """Wait for data; how many answers ended in it."""
+    def receive(self) -> int:
+        """Waits for data; returns how many responses it completed."""
         count = self.connection.recv_into(self.buffer)
         assert count, "the connection was closed"
         self.bytes += count
@@ -132,14 +132,14 @@ class Sink:
 
 
 def repeat(client: Client, frame: bytes, times: int, in_flight: int) -> int:
-    """Send a frame so many times, so many of them in flight; the bytes that were answered."""
+    """Sends a frame so many times, at most `in_flight` at once; returns the bytes received."""
     sink = Sink(client.socket)
     sent = min(in_flight, times)
     client.socket.sendall(frame * sent)
-    answered = 0
-    while answered < times:
-        ended = sink.some()
-        answered += ended
+    completed = 0
+    while completed < times:
+        ended = sink.receive()
+        completed += ended
         more = min(ended, times - sent)
         if more:
             client.socket.sendall(frame * more)
@@ -148,16 +148,16 @@ def repeat(client: Client, frame: bytes, times: int, in_flight: int) -> int:
 
 
 def at_once(work: list[Callable[[], object]]) -> float:
-    """Run these in a thread each; the seconds it took."""
+    """Runs each in a thread; returns the seconds it took."""
     failures: list[BaseException] = []
 
-    def guarded(one: Callable[[], object]) -> None:
+    def run(one: Callable[[], object]) -> None:
         try:
             one()
         except BaseException as failure:  # noqa: BLE001 - raised below, in the thread that waits
             failures.append(failure)
 
-    threads = [threading.Thread(target=guarded, args=(one,)) for one in work]
+    threads = [threading.Thread(target=run, args=(one,)) for one in work]
     begin = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -170,8 +170,8 @@ def at_once(work: list[Callable[[], object]]) -> float:
 
 
 def produce_frame(topic: str, value_bytes: int, count: int, *, acks: int = 1) -> bytes:
-    """One batch of so many records, in the version librdkafka speaks."""
-    now_ms = int(time.time() * 1000)  # retention would delete what is of 1970
+    """A request with one batch of so many records, in the version that librdkafka uses."""
+    now_ms = int(time.time() * 1000)  # retention would delete records of 1970
     rows = [Record(n, now_ms, None, os.urandom(value_bytes)) for n in range(count)]
     partition = {"Index": 0, "Records": write(rows)}
     body = {
@@ -196,66 +196,66 @@ def fetch_frame(topic_id: UUID, offset: int, *, bytes_max: int = CHUNK, wait_ms:
 
 
 def topic_id_of(client: Client, topic: str) -> UUID:
-    answer = client.call("Metadata", 12, {"Topics": [{"Name": topic, "TopicId": UUID(int=0)}]})
-    (found,) = answer["Topics"]
-    assert not found["ErrorCode"], found
-    identity: UUID = found["TopicId"]
-    return identity
+    response = client.call("Metadata", 12, {"Topics": [{"Name": topic, "TopicId": UUID(int=0)}]})
+    (topic_metadata,) = response["Topics"]
+    assert not topic_metadata["ErrorCode"], topic_metadata
+    topic_id: UUID = topic_metadata["TopicId"]
+    return topic_id
 
 
 def end_offset(client: Client, topic: str) -> int:
     partition = {"PartitionIndex": 0, "Timestamp": -1}
     body = {"ReplicaId": -1, "Topics": [{"Name": topic, "Partitions": [partition]}]}
-    answer = client.call("ListOffsets", 7, body)
-    offset: int = answer["Topics"][0]["Partitions"][0]["Offset"]
+    response = client.call("ListOffsets", 7, body)
+    offset: int = response["Topics"][0]["Partitions"][0]["Offset"]
     return offset
 
 
 def latencies(target: Target, topic: str, rate: int, seconds: float) -> tuple[float, list[float]]:
     """End to end: records sent at a steady rate over a few connections, read on another one.
 
-    A sender waits for its answer, so that one socket is never used by two threads at once. Returns the
-    seconds from the first to the last record sent, and the seconds from sending to reading of each.
+    A sender waits for its response, so that no socket is used by two threads at once. Returns the seconds
+    from the first to the last record sent, and each record's seconds from sending to reading.
     """
     senders, reader = [Client(target) for _ in range(SENDERS)], Client(target)
     name = target.prefix + topic
     topic_id = topic_id_of(reader, name)
     offset = end_offset(reader, name)
     total = int(rate * seconds)
-    found: list[float] = []
+    delays: list[float] = []
     ended = [0.0] * SENDERS
     begin = time.perf_counter() + 0.05
 
-    def send(place: int) -> None:
-        client, frame = senders[place], Stamped(name)
-        for number in range(place, total, SENDERS):
+    def send(index: int) -> None:
+        client, frame = senders[index], StampedRequest(name)
+        for number in range(index, total, SENDERS):
             wait = begin + number / rate - time.perf_counter()
             if wait > 0:
                 time.sleep(wait)
             client.socket.sendall(frame.at(time.perf_counter()))
             client.read()
-        ended[place] = time.perf_counter()
+        ended[index] = time.perf_counter()
 
     def read() -> None:
         nonlocal offset
-        while len(found) < total:
+        while len(delays) < total:
             reader.socket.sendall(fetch_frame(topic_id, offset))
-            answer = decode_response("Fetch", 16, reader.read()).body
+            response = decode_response("Fetch", 16, reader.read()).body
             now = time.perf_counter()
-            for batch in batches(answer["Responses"][0]["Partitions"][0]["Records"] or b""):
+            for batch in batches(response["Responses"][0]["Partitions"][0]["Records"] or b""):
                 for row in records(batch):
                     offset = row.offset + 1
-                    found.append(now - struct.unpack(">d", row.value or b"")[0])
+                    delays.append(now - struct.unpack(">d", row.value or b"")[0])
 
-    at_once([read, *(partial(send, place) for place in range(SENDERS))])
+    at_once([read, *(partial(send, index) for index in range(SENDERS))])
     for client in (*senders, reader):
         client.close()
-    return max(ended) - begin, found
+    return max(ended) - begin, delays
 
 
-class Stamped:
-    """A request with one record that says when it was sent. Made once, then only stamped: the load must
-    not cost more than what is measured."""
+class StampedRequest:
+    """A request whose one record carries its send time. It is encoded once and then only stamped, so that
+    the load generator costs less than what is measured."""
 
     def __init__(self, topic: str) -> None:
         mark = b"\xa5" * STAMP_BYTES

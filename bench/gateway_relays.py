@@ -1,15 +1,13 @@
-"""The contenders of the gateway's bench: a broker, HAProxy before it, and the gateway before it."""
+"""Starts the contenders of `bench.gateway`: a broker, and HAProxy and the gateway in front of it."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import hashlib
 import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
@@ -17,23 +15,22 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import gateway_kroxylicious as kroxylicious
-from bench.frame import ROOT
+from bench.fleets import kill_nodes, start_fleet
 from bench.gateway_load import SCRAM, Target
-from penstock.fleet.layout import Layout
-from penstock.fleet.local import open_fleet
-from penstock.fleet.parse import parse_fleet
-from penstock.fleet.readiness import security_of, wait_until_ready
-from penstock.fleet.runtime import obtain_runtime
-from penstock.fleet.security import load_authority, load_platform_key
+from bench.harness import ROOT
+from penstock.fleet.certificates import load_authority, load_platform_key
+from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
 from penstock.gateway.config import ServiceAccount, Tenant
-from penstock.gateway.provision import provision
-from penstock.kafka import topics
+from penstock.gateway.tenant_provisioning import provision
+from penstock.kafka.admin import topics
 from penstock.kafka.client import Client
+from penstock.model.api_keys import hashed
 from penstock.model.entities import Role
 from penstock.model.errors import PenstockError
 from penstock.model.ids import LogicalClusterId, ServiceAccountId
@@ -41,7 +38,7 @@ from penstock.model.ids import LogicalClusterId, ServiceAccountId
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.fleet.local import LocalFleet
+    from penstock.fleet.local_fleet import LocalFleet
 
 TENANT = LogicalClusterId("lkc-bench0")
 ACCOUNT = ServiceAccountId("sa-000001")
@@ -52,7 +49,7 @@ START_SECONDS = 30.0
 
 @contextmanager
 def contenders(topic_names: list[str]) -> Iterator[dict[str, Target]]:
-    """Everything up and warm: by name, the way to the same topics of one broker."""
+    """Starts everything; returns by name how to reach the same topics of one broker."""
     home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     fleet = asyncio.run(_fleet(home, topic_names))
     processes: list[subprocess.Popen[bytes]] = []
@@ -62,28 +59,22 @@ def contenders(topic_names: list[str]) -> Iterator[dict[str, Target]]:
         for process in processes:
             process.terminate()
             process.wait(30)
-        for node in fleet.nodes:
-            if (identity := node.running()) is not None:
-                identity.signal(signal.SIGKILL)
+        kill_nodes(fleet)
         shutil.rmtree(home, ignore_errors=True)
 
 
 async def _fleet(home: Path, topic_names: list[str]) -> LocalFleet:
-    fleet = open_fleet(parse_fleet({"clusters": [dict(SHAPE)]}), Layout(home), await obtain_runtime())
-    await fleet.prepare()
-    for node in fleet.nodes:
-        await node.start()
-    await wait_until_ready(fleet.nodes)
+    fleet = await start_fleet(home, SHAPE)
     tenant = Tenant(TENANT, {ACCOUNT: ServiceAccount(ACCOUNT, role=Role.OWNER)})
     bootstrap = fleet.clusters[0].cluster.spec.bootstrap()
     async with Client(bootstrap, security_of(fleet.nodes[0])) as client:
         await provision(client, [tenant], load_platform_key(fleet.layout.secrets))
-        wanted = [
+        new_topics = [
             topics.NewTopic(f"{TENANT}_{name}", partitions=1, replication_factor=1) for name in topic_names
         ]
-        for begin in range(0, len(wanted), 200):
-            made = await topics.create(client, wanted[begin : begin + 200])
-            for outcome in made.values():
+        for start in range(0, len(new_topics), 200):
+            outcomes = await topics.create(client, new_topics[start : start + 200])
+            for outcome in outcomes.values():
                 if isinstance(outcome, PenstockError):
                     raise outcome
     return fleet
@@ -98,36 +89,40 @@ def _targets(fleet: LocalFleet, home: Path, processes: list[subprocess.Popen[byt
     certificate = home / "relay.pem"
     certificate.write_bytes(authority.issue("relay", ["localhost"], now=dt.datetime.now(dt.UTC)))
     trust = ssl.create_default_context(cafile=str(home / "secrets" / "ca.pem"))
-    through = {"mechanism": SCRAM, "user": user, "password": password, "prefix": f"{TENANT}_"}
-    found = {"direct": Target("direct", "127.0.0.1", port, **through)}
+    through = partial(
+        Target, host="127.0.0.1", mechanism=SCRAM, user=user, password=password, prefix=f"{TENANT}_"
+    )
+    targets = {"direct": through("direct", port=port)}
     if shutil.which("haproxy"):
         plain, tls = _haproxy(home, port, certificate, processes)
         pid = processes[-1].pid
-        found["haproxy"] = Target("haproxy", "127.0.0.1", plain, **through, pid=pid)
-        found["haproxy-tls"] = Target("haproxy-tls", "127.0.0.1", tls, **through, tls=trust, pid=pid)
+        targets["haproxy"] = through("haproxy", port=plain, pid=pid)
+        targets["haproxy-tls"] = through("haproxy-tls", port=tls, tls=trust, pid=pid)
     try:
         bootstrap = free_port()
         processes.append(kroxylicious.start(home, TENANT, node.spec.id, port, bootstrap))
         wait_listening(bootstrap)
-        peer = {**through, "prefix": ""}
-        found["kroxylicious"] = Target("kroxylicious", "127.0.0.1", bootstrap, **peer, pid=processes[-1].pid)
+        pid = processes[-1].pid
+        targets["kroxylicious"] = through("kroxylicious", port=bootstrap, prefix="", pid=pid)
     except (kroxylicious.Missing, AssertionError) as missing:
         print(f"bench.gateway: no Kroxylicious: {missing}", file=sys.stderr)
-    for name, crypted in (("ours", False), ("ours-tls", True)):
+    for name, encrypted in (("ours", False), ("ours-tls", True)):
         key, secret = secrets.token_hex(8), secrets.token_hex(32)
-        listens = _gateway(fleet, home / name, key, secret, certificate if crypted else None, processes)
-        found[name] = Target(
+        gateway_port = _gateway(
+            fleet, home / name, key, secret, certificate if encrypted else None, processes
+        )
+        targets[name] = Target(
             name,
             "127.0.0.1",
-            listens,
+            gateway_port,
             "PLAIN",
             key,
             secret,
             "",
-            trust if crypted else None,
+            trust if encrypted else None,
             processes[-1].pid,
         )
-    return found
+    return targets
 
 
 def _haproxy(
@@ -183,7 +178,7 @@ def _gateway(
                 "keys": [
                     {
                         "id": key,
-                        "secret_sha256": hashlib.sha256(secret.encode()).hexdigest(),
+                        "secret_sha256": hashed(secret),
                         "account": ACCOUNT,
                     }
                 ],
@@ -197,7 +192,7 @@ def _gateway(
     if certificate is not None:
         document["tls"] = {"certificate": str(certificate)}
     file = home / "gateway.yaml"
-    file.write_text(json.dumps(document))  # JSON is YAML, too
+    file.write_text(json.dumps(document))  # JSON is valid YAML
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}"}
     command = [sys.executable, "-m", "penstock", "gateway", "run", "--config", str(file)]
     with (home / "log").open("wb") as log:
@@ -207,9 +202,9 @@ def _gateway(
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
@@ -218,9 +213,9 @@ def wait_listening(port: int) -> None:
     while True:
         try:
             with socket.create_connection(("127.0.0.1", port), 1) as opened:
-                if opened.getsockname() != opened.getpeername():  # a free port may be connected to itself
+                if opened.getsockname() != opened.getpeername():  # else connected to itself
                     return
         except OSError:
-            pass  # not yet: the deadline below says when that is too late
+            pass  # not yet; the deadline below ends the wait
         assert time.monotonic() < deadline, f"nothing listens on {port}"
         time.sleep(0.05)

@@ -1,8 +1,8 @@
-"""Load for the isolation bench: a victim that keeps to its schedule, neighbours that keep to nothing.
+"""Load for `bench.isolation`: a victim that keeps its schedule, and neighbours that respect no limit.
 
-Neighbours run as a process of their own (`python -m bench.isolation_load '{…}'`), so that they and the
-victim share no interpreter lock, and give way to it on the core that they share: whoever is late because
-of its own machine is not what is measured. What they got through stands on the last line, by second.
+Neighbours run in a separate process (`python -m bench.isolation_load '{…}'`), so that they and the victim
+share no interpreter lock. They run at a lower priority on the shared core, because delays of the load
+generator must not be measured. The last line of output is what they achieved, by second.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from penstock.wire.frames import Request, encode_request
 KB = 1024
 TOPIC = "load"
 BATCH_RECORDS = 16
-VICTIM_ADDRESS = "127.0.0.2"  # not its neighbours': gateways also limit what comes from one address
-ANSWER_SECONDS_MAX = 120.0
-GIVES_WAY = 10  # niceness
-TINY_IN_FLIGHT = 1_000  # librdkafka asks on until a million are; a gateway reads no more of one connection
-KNOCKING = 16  # logins at once, by each connection of a neighbour that storms
+VICTIM_ADDRESS = "127.0.0.2"  # not its neighbours': gateways also limit by address
+RESPONSE_SECONDS_MAX = 120.0
+NICENESS = 10
+TINY_IN_FLIGHT = 1_000  # librdkafka allows a million; a gateway reads no more per connection
+LOGINS_AT_ONCE = 16  # per connection of a neighbour that storms
 LOGIN_SECONDS_MAX = 5.0
 
 
 @dataclass
 class Victim:
-    """Sends a small batch at every tick of a schedule, whatever became of the last one."""
+    """Sends a small batch on schedule, whatever happened to the previous one."""
 
     target: Target
     rate: float
-    latencies: list[float] = field(default_factory=list)  # from when it should have been sent
+    latencies: list[float] = field(default_factory=list)  # from the intended send time
     offered: int = 0
 
     def run(self, seconds: float) -> None:
@@ -61,20 +61,20 @@ class Victim:
 
         sender = threading.Thread(target=send)
         sender.start()
-        client.socket.settimeout(ANSWER_SECONDS_MAX)
+        client.socket.settimeout(RESPONSE_SECONDS_MAX)
         sink = Sink(client.socket)
-        answered = 0
-        while answered < count:
-            ended = sink.some()
+        completed = 0
+        while completed < count:
+            ended = sink.receive()
             now = time.perf_counter()
-            self.latencies += [now - (begin + (answered + n) / self.rate) for n in range(ended)]
-            answered += ended
+            self.latencies += [now - (begin + (completed + n) / self.rate) for n in range(ended)]
+            completed += ended
         sender.join()
         client.close()
 
 
 class Greedy:
-    """One tenant that asks for as much as it can. `done` is what it got, by second since the start."""
+    """A tenant that requests as much as it can. `done` is what it got, by second since the start."""
 
     def __init__(self, target: Target, kind: str, seconds: float) -> None:
         self.target, self.kind = target, kind
@@ -83,22 +83,22 @@ class Greedy:
         self.done: Counter[int] = Counter()
 
     def run(self) -> None:
-        with suppress(OSError, AssertionError):  # whoever is too greedy may be cut off
+        with suppress(OSError, AssertionError):  # a gateway may disconnect it
             getattr(self, self.kind)()
 
     def _count(self, amount: int) -> None:
         self.done[int(time.monotonic() - self.begin)] += amount
 
-    def _pump(self, frame: bytes, in_flight: int, *, worth: int | None = None) -> None:
-        """The same request again and again; counts so much for each that is answered, or what came back."""
+    def _pump(self, frame: bytes, in_flight: int, *, amount_each: int | None = None) -> None:
+        """Repeats one request. Counts `amount_each` per response, or by default the bytes received."""
         client = Client(self.target)
-        client.socket.settimeout(ANSWER_SECONDS_MAX)
+        client.socket.settimeout(RESPONSE_SECONDS_MAX)
         sink = Sink(client.socket)
         client.socket.sendall(frame * in_flight)
         before = 0
         while time.monotonic() < self.end:
-            ended = sink.some()
-            self._count(sink.bytes - before if worth is None else ended * worth)
+            ended = sink.receive()
+            self._count(sink.bytes - before if amount_each is None else ended * amount_each)
             before = sink.bytes
             if ended:
                 client.socket.sendall(frame * ended)
@@ -106,12 +106,12 @@ class Greedy:
 
     def ingress(self) -> None:
         frame = produce_frame(self.target.prefix + TOPIC, 4 * KB, BATCH_RECORDS)
-        self._pump(frame, 5, worth=len(frame))
+        self._pump(frame, 5, amount_each=len(frame))
 
     def pressure(self) -> None:
-        """Smaller pieces, so that seconds can be told apart."""
+        """Smaller requests than `ingress`, for a resolution of a second."""
         frame = produce_frame(self.target.prefix + TOPIC, 4 * KB, 4)
-        self._pump(frame, 5, worth=len(frame))
+        self._pump(frame, 5, amount_each=len(frame))
 
     def egress(self) -> None:
         client = Client(self.target)
@@ -120,10 +120,10 @@ class Greedy:
         self._pump(fetch_frame(topic, 0, bytes_max=CHUNK), 2)
 
     def tiny(self) -> None:
-        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), TINY_IN_FLIGHT, worth=1)
+        self._pump(produce_frame(self.target.prefix + TOPIC, 10, 1), TINY_IN_FLIGHT, amount_each=1)
 
     def storm(self) -> None:
-        """Logs in again and again, as fast as sockets open."""
+        """Logs in repeatedly, as fast as sockets open."""
         uvloop.run(self._storm())
 
     async def _storm(self) -> None:
@@ -131,30 +131,30 @@ class Greedy:
         frames = encode_request(Request("SaslHandshake", 1, 1, "bench", {"Mechanism": "PLAIN"}))
         frames += encode_request(Request("SaslAuthenticate", 2, 2, "bench", {"AuthBytes": token}))
 
-        async def knock() -> None:
+        async def log_in_repeatedly() -> None:
             while time.monotonic() < self.end:
                 with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
                     async with asyncio.timeout(LOGIN_SECONDS_MAX):
                         await self._log_in(frames)
 
-        await asyncio.gather(*(knock() for _ in range(KNOCKING)))
+        await asyncio.gather(*(log_in_repeatedly() for _ in range(LOGINS_AT_ONCE)))
 
     async def _log_in(self, frames: bytes) -> None:
         reader, writer = await asyncio.open_connection(self.target.host, self.target.port)
         try:
             writer.write(frames)
             for _ in range(2):
-                answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
-            if answer[5:7] == bytes(2):  # behind its number and its tags: no error
+                response = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+            if response[5:7] == bytes(2):  # after correlation id and tags: no error
                 self._count(1)
         finally:
             writer.transport.abort()
             await writer.wait_closed()
 
     def churn(self) -> None:
-        """Makes a topic and deletes it."""
+        """Creates and deletes topics."""
         client = Client(self.target)
-        client.socket.settimeout(ANSWER_SECONDS_MAX)
+        client.socket.settimeout(RESPONSE_SECONDS_MAX)
         while time.monotonic() < self.end:
             name = f"churn-{uuid4().hex[:12]}"
             topic = {
@@ -172,10 +172,10 @@ class Greedy:
         client.close()
 
 
-def neighbours(asked: dict[str, Any]) -> list[dict[str, int]]:
-    targets = [Target(**one) for one in asked["targets"]]
-    kind, seconds = str(asked["kind"]), float(asked["seconds"])
-    each = int(asked["connections"])
+def neighbours(options: dict[str, Any]) -> list[dict[str, int]]:
+    targets = [Target(**one) for one in options["targets"]]
+    kind, seconds = str(options["kind"]), float(options["seconds"])
+    each = int(options["connections"])
     greedy = [Greedy(target, kind, seconds) for target in targets for _ in range(each)]
     threads = [threading.Thread(target=one.run, daemon=True) for one in greedy]
     for thread in threads:
@@ -187,6 +187,6 @@ def neighbours(asked: dict[str, Any]) -> list[dict[str, int]]:
 
 
 if __name__ == "__main__":
-    os.nice(GIVES_WAY)
+    os.nice(NICENESS)
     socket.setdefaulttimeout(60)
     print(json.dumps(neighbours(json.loads(sys.argv[1]))), flush=True)

@@ -1,6 +1,7 @@
-"""The load of bench.olep: requests appended, and the outcome of each read from the log, decoded and matched.
+"""The load of `bench.olep`: appends requests, and reads, decodes and matches the outcome of each from the
+log.
 
-Leaner than `penstock.olep.outcome`, which makes a future for every request: one thread, no locks.
+It is leaner than `penstock.olep.outcome`, which makes a future for every request: one thread, no locks.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from examples.payments.bank import ANSWERS
+from examples.payments.bank import OUTCOME_TYPES
 from penstock.olep.event import request
-from penstock.olep.log import APPENDER, READER, ends
+from penstock.olep.log import CONSUMER_CONFIG, PRODUCER_CONFIG, end_position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +50,7 @@ def open_accounts(log: Log, count: int, deposit: int) -> None:
 
 
 def pay(log: Log, transfers: Sequence[Transfer], *, in_flight: int) -> Outcome:
-    """Every transfer as a request; returns when each has its outcome."""
+    """Requests every transfer; returns when each has its outcome."""
     return _drive(
         log,
         (
@@ -64,11 +65,11 @@ def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> O
     outcome = Outcome()
     many = in_flight > 1000
     gather = {"fetch.min.bytes": 100_000, "fetch.wait.max.ms": GATHER_MS} if many else {}
-    producer = Producer({**log.config, **APPENDER, "linger.ms": GATHER_MS if many else 0})
-    consumer = Consumer({"group.id": "bench", **log.config, **READER, **gather})
-    tail = ends(log).of_topic(log.topic, log.topic_id)
+    producer = Producer({**log.config, **PRODUCER_CONFIG, "linger.ms": GATHER_MS if many else 0})
+    consumer = Consumer({"group.id": "bench", **log.config, **CONSUMER_CONFIG, **gather})
+    tail = end_position(log).of_topic(log.topic, log.topic_id)
     consumer.assign([TopicPartition(log.topic, p, offset) for p, offset in tail.items()])
-    consumer.consume(1, 0.2)  # the fetchers are up before the clock starts
+    consumer.consume(1, 0.2)  # fetching has started before the clock does
     waiting: dict[str, float] = {}
     begin = last = time.perf_counter()
     encode, partition_of = log.codec.encode, log.partition_of
@@ -77,11 +78,11 @@ def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> O
         while more or waiting:
             now = time.perf_counter()
             for _ in range(min(CHUNK, in_flight - len(waiting)) if more else 0):
-                found = next(requests, None)
-                if found is None:
+                following = next(requests, None)
+                if following is None:
                     more = False
                     break
-                key, event = found
+                key, event = following
                 producer.produce(log.topic, encode(event), key, partition_of(key))
                 waiting[event.id] = now
             producer.poll(0)
@@ -98,18 +99,18 @@ def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> O
 
 
 def _take(log: Log, messages: Sequence[Any], waiting: dict[str, float], outcome: Outcome) -> None:
-    decode, is_answer = log.codec.decode, log.codec.is_surely(ANSWERS)
+    decode, is_outcome = log.codec.decode, log.codec.type_matcher(OUTCOME_TYPES)
     now = time.perf_counter()
     for message in messages:
         if (error := message.error()) is not None:
             assert error.code() == KafkaError._PARTITION_EOF, error
             continue
         value = message.value()
-        if is_answer(value):
+        if is_outcome(value):
             event = decode(value, "", 0, 0)
-            begun = waiting.pop(event.request, None)
-            if begun is not None:
-                outcome.waits.append(now - begun)
+            sent_at = waiting.pop(event.request, None)
+            if sent_at is not None:
+                outcome.waits.append(now - sent_at)
                 done = event.type in {"payment.outgoing", "account.opened"}
                 outcome.paid += done
                 outcome.declined += not done

@@ -1,22 +1,22 @@
-"""The baseline of bench.olep: the same transfers inside PostgreSQL, three ways.
+"""The baseline of `bench.olep`: the same transfers in PostgreSQL, three ways.
 
 - `for-update`: a function locks the rows in the order of their names, checks, updates, records;
 - `atomic`: one conditional update takes the money, a second gives it, without reading first;
-- `batched`: one call and one transaction for many transfers, the rows of all of them locked once in
-  one order, then each transfer as in `atomic`, in the order given.
+- `batched`: one call and one transaction for many transfers; the rows of all of them are locked once in
+  one order, then each transfer runs as in `atomic`, in the order given.
 
-What each of them does is what the bank on logs does, no more and no less:
+Each does exactly what the bank on logs does:
 
     idempotent by request id      a row in `requests`, by primary key
-    status of the request         the same row: paid or declined; a repeat is told so
+    status of the request         the same row: paid or declined; a repeat gets the same status
     overdraft limit               checked for every transfer, against the balance after those before it
     fee                           to the fees account, in the same decision
     statement of both accounts    a line for each side with the balance after it, by index on the account
     events for subscribers        the same lines: `entry` is the position a subscriber reads from
 
-The lines serve as events here, and are not written a second time as JSON: a table can be both, a
-log and a file of state cannot. No transfer is in a block of its own: a transfer that fails is
-found out before anything of it is written, so a savepoint for each would be a handicap.
+The lines also serve as events and are not written again as JSON: a table can be both, a log and a state
+file cannot. A failing transfer is detected before anything of it is written, so no transfer needs a
+savepoint, which would only slow PostgreSQL down.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ begin
   return pay_atomic(r, s, d, a, f);
 end $$ language plpgsql;
 
--- The body of pay_atomic once more, so that the batch does not pay for a call of it for each transfer.
+-- The body of pay_atomic again, so that a batch does not cost a function call per transfer.
 create or replace function pay_batch(rs text[], ss text[], ds text[], amounts bigint[], f bigint)
 returns text[] as $$
 declare
-  answers text[] := '{}'; n int; r text; s text; d text; a bigint;
+  results text[] := '{}'; n int; r text; s text; d text; a bigint;
   had bigint; has bigint; gathered bigint;
 begin
   -- Every row of the batch is locked once, in one order, so that batches do not deadlock.
@@ -95,18 +95,18 @@ begin
     r := rs[n]; s := ss[n]; d := ds[n]; a := amounts[n];
     insert into requests (request, source, destination, amount, fee, state) values (r, s, d, a, f, 'paid')
       on conflict do nothing;
-    if not found then answers[n] := 'repeated'; continue; end if;
+    if not found then results[n] := 'repeated'; continue; end if;
     update accounts set balance = balance - a - f where account = s and balance - a - f >= -overdraft
       returning balance into had;
     if not found then
       update requests set state = 'declined' where request = r;
-      answers[n] := 'declined'; continue;
+      results[n] := 'declined'; continue;
     end if;
     update accounts set balance = balance + a where account = d returning balance into has;
     if not found then
       update accounts set balance = balance + a + f where account = s;
       update requests set state = 'declined' where request = r;
-      answers[n] := 'declined'; continue;
+      results[n] := 'declined'; continue;
     end if;
     insert into entries (account, request, kind, counterparty, amount, balance)
       values (s, r, 'outgoing', d, -a, had + f), (d, r, 'incoming', s, a, has);
@@ -115,9 +115,9 @@ begin
       insert into entries (account, request, kind, counterparty, amount, balance)
         values (s, r, 'fee', 'fees', -f, had), ('fees', r, 'fee', s, f, gathered);
     end if;
-    answers[n] := 'paid';
+    results[n] := 'paid';
   end loop;
-  return answers;
+  return results;
 end $$ language plpgsql;
 """
 
@@ -142,7 +142,7 @@ class PostgresBank:
             return int(row[0])
 
     def pay(self, mode: str, transfers: Sequence[Transfer], *, batch: int, connections: int) -> list[float]:
-        """Every transfer once, shared by so many connections; the seconds that each call took."""
+        """Makes every transfer once, over so many connections; returns the seconds of each call."""
         shares = [transfers[n::connections] for n in range(connections)]
         took: list[list[float]] = [[] for _ in shares]
         work = self._batched if mode == "batched" else self._single

@@ -1,4 +1,4 @@
-"""The processes of bench.olep, and what each of them uses."""
+"""The executor process of `bench.olep`, and the processor time of each process."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from bench.frame import ROOT
+from bench.harness import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from examples.payments.setting import Setting
+    from examples.payments.settings import Settings
 
 STOP_SECONDS = 30.0
 
 
 class Meter:
-    """Processor seconds of this process alone, and of named others with all their children."""
+    """Processor seconds of this process without its children, and of named others with theirs."""
 
     def __init__(self, others: Mapping[str, Sequence[int]]) -> None:
         self._others = {name: tuple(pids) for name, pids in others.items()}
@@ -45,22 +45,22 @@ def _tree(pid: int) -> float:
         try:
             times = each.cpu_times()
         except psutil.NoSuchProcess:
-            continue  # its time is its parent's now
+            continue  # its time counts for its parent now
         total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
 @contextmanager
-def executing(setting: Setting) -> Iterator[int]:
-    """One executor of the bank; its process id."""
+def executing(settings: Settings) -> Iterator[int]:
+    """Runs one executor of the bank; yields its process id."""
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "examples.payments", "executor", "--home", setting.home],
+        [sys.executable, "-m", "examples.payments", "executor", "--home", settings.home],
         env={**os.environ, "PYTHONPATH": path},
     )
     try:
         yield process.pid
-        assert process.poll() is None, "the executor has ended"
+        assert process.poll() is None, "the executor has exited"
     finally:
         process.terminate()
         process.wait(STOP_SECONDS)

@@ -1,9 +1,9 @@
-"""The data pipeline: rows a second from topics to tables, against loops in plain Python.
+"""The data pipeline: rows a second from topics to tables, compared with loops in plain Python.
 
-The equal is a consumer with `json.loads` and pyarrow that commits its offsets with each file: what
-most people write, and not exactly once. The ceiling is the same loop with `pyarrow.json` on joined
-values. Ours is exactly once, on all cores. Rounds are interleaved. Goals are judged by the median of
-three runs; what takes minutes (20 million appended, a day of reports, 10 million audited) runs once.
+The peer is a consumer with `json.loads` and pyarrow that commits its offsets with each file: common code,
+but not exactly once. The ceiling is the same loop with `pyarrow.json` on joined values. Ours is exactly
+once and uses all cores. Rounds are interleaved. Goals apply to the median of three runs; what takes
+minutes (20 million appended, a day of reports, 10 million audited) runs once.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import pipeline_load as load
-from bench.frame import Result, Run, main
+from bench.harness import Result, Run, main
 from penstock.kafka.security import Mechanism
-from penstock.pipeline.columns import Column
 from penstock.pipeline.job import Job, Mode, Sink, Source
 from penstock.pipeline.jobs.audit import AUDIT
 from penstock.pipeline.jobs.metering import METERING
 from penstock.pipeline.jobs.slo import SLO
+from penstock.pipeline.lake.columns import Column
 from penstock.pipeline.runner import Runner
-from penstock.pipeline.session import open_session
 from penstock.pipeline.settings import Connection, Engine, Lake, PipelineSettings
-from tests.ground.fleet import TINY, Fleet
+from penstock.pipeline.spark.session import open_session
+from tests.harness.fleet import TINY, Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LINES = ("start", "append", "growth", "upsert", "metering", "day", "slo", "audit")
 DAY_OF_REPORTS = 25_920_000  # 1,000 tenants on 3 gateways, every 10 s
-LARGE = 20_000_000  # once, for how time grows
+LARGE = 20_000_000  # run once, for growth with size
 AUDITED = 10_000_000
-JUDGED = 5_000_000
+GOAL_SIZE_MIN = 5_000_000
 ENGINE = Engine(memory_mb=2048)
 COLUMNS = tuple(
     Column(name, kind)
@@ -56,9 +56,9 @@ ACCOUNTS = Job(
 )
 
 
-class Ground:
+class PipelineHarness:
     def __init__(self, run: Run, home: Path) -> None:
-        self.say = run.say
+        self.log = run.log
         self.home = home
         self.fleet = Fleet.start(home / "fleet", TINY)
         self.config = self.fleet.client_config()
@@ -68,12 +68,12 @@ class Ground:
             self.config["sasl.password"],
             Mechanism(self.config["sasl.mechanism"]),
         )
-        self.turn = 0
+        self.lakes = 0
         self.filled: set[str] = set()
         self.lake: Path = home / "lake"
 
     def orders(self, size: int) -> str:
-        """A topic with so many of them, filled once."""
+        """A topic with so many orders, filled once."""
         topic = f"orders-{size}"
         if topic not in self.filled:
             load.fill(self.config, topic, load.repeated(load.orders(), size))
@@ -83,19 +83,19 @@ class Ground:
     def fresh(self) -> Runner:
         """A runner with an empty lake and no checkpoint; the Spark underneath stays warm."""
         shutil.rmtree(self.lake, ignore_errors=True)
-        self.turn += 1
-        self.lake = self.home / f"lake-{self.turn}"
+        self.lakes += 1
+        self.lake = self.home / f"lake-{self.lakes}"
         settings = PipelineSettings(Lake(str(self.lake / "w")), self.lake / "state", self.connection, ENGINE)
         session = open_session(settings.lake, ENGINE, scratch=self.home / "scratch")
         return Runner(session, settings, self.connection)
 
     def timed(self, job: Job, count: int) -> float:
         runner = self.fresh()
-        began = time.monotonic()
+        start = time.monotonic()
         outcome = runner.run(job)
-        seconds = time.monotonic() - began
-        assert outcome.rows == count, f"{job.name}: {outcome.rows} of {count} records"
-        self.say(f"{job.name}: {count / seconds:,.0f} rows/s over {count:,}")
+        seconds = time.monotonic() - start
+        assert outcome.records == count, f"{job.name}: {outcome.records} of {count} records"
+        self.log(f"{job.name}: {count / seconds:,.0f} rows/s over {count:,}")
         return seconds
 
 
@@ -103,7 +103,7 @@ def on(job: Job, topic: str) -> Job:
     return replace(job, source=replace(job.source, topic=topic))
 
 
-def shown(size: int) -> str:
+def size_label(size: int) -> str:
     return f"{size // 1_000_000}m" if size >= 1_000_000 else f"{size // 1000}k"
 
 
@@ -111,81 +111,83 @@ def measure(run: Run) -> Iterator[Result]:
     sizes = (100_000,) if run.quick else (1_000_000, 5_000_000)
     rounds = 1 if run.quick else 3
     home = Path(tempfile.mkdtemp(prefix="bench-pipeline-"))
-    ground = Ground(run, home)
-    parts: dict[str, Callable[[], Iterator[Result]]] = {
-        "start": lambda: start_up(ground),
-        "append": lambda: appends(run, ground, sizes, rounds),
-        "growth": lambda: growth(ground, sizes[0], sizes[0] * 2 if run.quick else LARGE, rounds),
-        "upsert": lambda: upserts(ground, sizes, rounds),
-        "metering": lambda: meterings(ground, sizes, rounds),
-        "day": lambda: day(ground, sizes[-1] if run.quick else DAY_OF_REPORTS),
-        "slo": lambda: levels(ground, sizes, rounds),
-        "audit": lambda: audits(ground, sizes if run.quick else (*sizes, AUDITED)),
+    harness = PipelineHarness(run, home)
+    sections: dict[str, Callable[[], Iterator[Result]]] = {
+        "start": lambda: start_up(harness),
+        "append": lambda: appends(run, harness, sizes, rounds),
+        "growth": lambda: growth(harness, sizes[0], sizes[0] * 2 if run.quick else LARGE, rounds),
+        "upsert": lambda: upserts(harness, sizes, rounds),
+        "metering": lambda: meterings(harness, sizes, rounds),
+        "day": lambda: day(harness, sizes[-1] if run.quick else DAY_OF_REPORTS),
+        "slo": lambda: slos(harness, sizes, rounds),
+        "audit": lambda: audits(harness, sizes if run.quick else (*sizes, AUDITED)),
     }
     try:
         for line in filter(run.wants, LINES):
-            yield from parts[line]()
+            yield from sections[line]()
     finally:
-        ground.fleet.destroy()
+        harness.fleet.destroy()
         shutil.rmtree(home, ignore_errors=True)
 
 
-def start_up(ground: Ground) -> Iterator[Result]:
-    """Cold: a process with its own Java. Warm: another session in this one."""
+def start_up(harness: PipelineHarness) -> Iterator[Result]:
+    """Cold: a process with its own JVM. Warm: another session in this process."""
     code = (
-        "import time,sys,pathlib;from penstock.pipeline.session import open_session;"
+        "import time,sys,pathlib;from penstock.pipeline.spark.session import open_session;"
         "from penstock.pipeline.settings import Engine,Lake;t=time.monotonic();p=pathlib.Path(sys.argv[1]);"
         "open_session(Lake(str(p/'l')),Engine(memory_mb=1024),scratch=p/'s');print(time.monotonic()-t)"
     )
-    command = [sys.executable, "-c", code, str(ground.home / "cold")]
+    command = [sys.executable, "-c", code, str(harness.home / "cold")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
     yield Result("start-cold", float(done.stdout.split()[-1]), "s")
-    ground.fresh()
-    began = time.monotonic()
-    ground.fresh()
-    yield Result("start-warm", time.monotonic() - began, "s")
+    harness.fresh()
+    start = time.monotonic()
+    harness.fresh()
+    yield Result("start-warm", time.monotonic() - start, "s")
 
 
-def appends(run: Run, ground: Ground, sizes: tuple[int, ...], rounds: int) -> Iterator[Result]:
+def appends(run: Run, harness: PipelineHarness, sizes: tuple[int, ...], rounds: int) -> Iterator[Result]:
     for size in sizes:
-        topic = ground.orders(size)
-        ground.timed(on(ORDERS, topic), size)  # warm
+        topic = harness.orders(size)
+        harness.timed(on(ORDERS, topic), size)  # warm
         runs: dict[str, list[float]] = {"spark": [], "plain": [], "ceiling": []}
-        for turn in range(rounds):
-            out = ground.home / f"plain-{size}-{turn}"
-            runs["spark"].append(size / ground.timed(on(ORDERS, topic), size))
-            runs["plain"].append(size / load.plain_loop(ground.config, topic, size, out / "p", arrow=False))
-            runs["ceiling"].append(size / load.plain_loop(ground.config, topic, size, out / "c", arrow=True))
+        for round_number in range(rounds):
+            out = harness.home / f"plain-{size}-{round_number}"
+            runs["spark"].append(size / harness.timed(on(ORDERS, topic), size))
+            runs["plain"].append(size / load.plain_loop(harness.config, topic, size, out / "p", arrow=False))
+            runs["ceiling"].append(size / load.plain_loop(harness.config, topic, size, out / "c", arrow=True))
             shutil.rmtree(out)
         detail: dict[str, Any] = {name: [round(r) for r in each] for name, each in runs.items()}
-        yield Result.of_runs(f"append-{shown(size)}", runs["spark"], unit="rows/s", detail=detail)
+        yield Result.of_runs(f"append-{size_label(size)}", runs["spark"], unit="rows/s", detail=detail)
         pairs = list(zip(runs["spark"], runs["plain"], runs["ceiling"]))
         yield Result.of_runs(
-            f"append-{shown(size)}-against-plain",
+            f"append-{size_label(size)}-against-plain",
             [a / b for a, b, _ in pairs],
             unit="ratio to json.loads",
             goal=">= 1.0",
         )
         yield Result.of_runs(
-            f"append-{shown(size)}-against-ceiling",
+            f"append-{size_label(size)}-against-ceiling",
             [a / c for a, _, c in pairs],
             unit="ratio to pyarrow.json",
             goal=">= 0.5",
         )
-        run.plot_runs(f"append-{shown(size)}", runs, title=f"topic to table, {size:,} records", unit="rows/s")
+        run.plot_runs(
+            f"append-{size_label(size)}", runs, title=f"topic to table, {size:,} records", unit="rows/s"
+        )
 
 
-def growth(ground: Ground, small: int, large: int, rounds: int) -> Iterator[Result]:
-    """How time a row grows: the large topic once, the small one before and after it."""
-    topics = ground.orders(small), ground.orders(large)
-    ground.timed(on(ORDERS, topics[0]), small)  # warm
-    before = [ground.timed(on(ORDERS, topics[0]), small) for _ in range(rounds)]
-    once = ground.timed(on(ORDERS, topics[1]), large)
-    after = [ground.timed(on(ORDERS, topics[0]), small) for _ in range(rounds)]
+def growth(harness: PipelineHarness, small: int, large: int, rounds: int) -> Iterator[Result]:
+    """How the time per row grows: the large topic once, the small one before and after it."""
+    topics = harness.orders(small), harness.orders(large)
+    harness.timed(on(ORDERS, topics[0]), small)  # warm
+    before = [harness.timed(on(ORDERS, topics[0]), small) for _ in range(rounds)]
+    once = harness.timed(on(ORDERS, topics[1]), large)
+    after = [harness.timed(on(ORDERS, topics[0]), small) for _ in range(rounds)]
     yield Result(
         "append-growth",
         once / large / (statistics.median(before + after) / small),
-        f"time a row, {large:,} to {small:,}",
+        f"time per row, {large:,} to {small:,} rows",
         goal="<= 1.1",
         detail={
             "small_rows_a_second": [round(small / each) for each in before + after],
@@ -194,50 +196,52 @@ def growth(ground: Ground, small: int, large: int, rounds: int) -> Iterator[Resu
     )
 
 
-def upserts(ground: Ground, sizes: tuple[int, ...], rounds: int) -> Iterator[Result]:
+def upserts(harness: PipelineHarness, sizes: tuple[int, ...], rounds: int) -> Iterator[Result]:
     for size in sizes:
         topic = f"accounts-{size}"
-        load.fill(ground.config, topic, load.repeated(load.orders(load.KEYS), size))
-        runs = [size / ground.timed(on(ACCOUNTS, topic), size) for _ in range(rounds)]
-        yield Result.of_runs(f"upsert-{shown(size)}-100k-keys", runs, unit="rows/s", goal=">= 60000")
+        load.fill(harness.config, topic, load.repeated(load.orders(load.KEYS), size))
+        runs = [size / harness.timed(on(ACCOUNTS, topic), size) for _ in range(rounds)]
+        yield Result.of_runs(f"upsert-{size_label(size)}-100k-keys", runs, unit="rows/s", goal=">= 60000")
 
 
-def meterings(ground: Ground, sizes: tuple[int, ...], rounds: int) -> Iterator[Result]:
+def meterings(harness: PipelineHarness, sizes: tuple[int, ...], rounds: int) -> Iterator[Result]:
     for size in sizes:
         topic = f"usage-{size}"
-        load.fill(ground.config, topic, load.usage(size))
-        runs = [size / ground.timed(on(METERING, topic), size) for _ in range(rounds)]
-        goal = ">= 200000" if size >= JUDGED else None  # of the smaller, starting is a good part
-        yield Result.of_runs(f"metering-{shown(size)}", runs, unit="rows/s", goal=goal)
+        load.fill(harness.config, topic, load.usage(size))
+        runs = [size / harness.timed(on(METERING, topic), size) for _ in range(rounds)]
+        goal = ">= 200000" if size >= GOAL_SIZE_MIN else None  # for smaller sizes, start-up dominates
+        yield Result.of_runs(f"metering-{size_label(size)}", runs, unit="rows/s", goal=goal)
 
 
-def day(ground: Ground, reports: int) -> Iterator[Result]:
-    load.fill(ground.config, "usage-day", load.usage(reports))
-    seconds = ground.timed(on(METERING, "usage-day"), reports)
-    goal = "<= 180" if reports == DAY_OF_REPORTS else None  # a part of a day shows the shape alone
+def day(harness: PipelineHarness, reports: int) -> Iterator[Result]:
+    load.fill(harness.config, "usage-day", load.usage(reports))
+    seconds = harness.timed(on(METERING, "usage-day"), reports)
+    goal = "<= 180" if reports == DAY_OF_REPORTS else None  # less than a day has no goal
     yield Result("metering-day", seconds, "s", goal=goal, detail={"reports": reports})
 
 
-def levels(ground: Ground, sizes: tuple[int, ...], rounds: int) -> Iterator[Result]:
+def slos(harness: PipelineHarness, sizes: tuple[int, ...], rounds: int) -> Iterator[Result]:
     for size in sizes:
         topic = f"health-{size}"
-        load.fill(ground.config, topic, load.repeated(load.probes(), size))
-        runs = [size / ground.timed(on(SLO, topic), size) for _ in range(rounds)]
-        yield Result.of_runs(f"slo-{shown(size)}", runs, unit="rows/s")
+        load.fill(harness.config, topic, load.repeated(load.probes(), size))
+        runs = [size / harness.timed(on(SLO, topic), size) for _ in range(rounds)]
+        yield Result.of_runs(f"slo-{size_label(size)}", runs, unit="rows/s")
 
 
-def audits(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Result]:
-    """Histories without fault, and one planted fall of a log start: found, alone."""
+def audits(harness: PipelineHarness, sizes: tuple[int, ...]) -> Iterator[Result]:
+    """Clean histories with one planted violation, which must be the only finding."""
     for size in sizes:
         topic = f"audit-{size}"
-        load.fill(ground.config, topic, load.histories(size))
-        runner = ground.fresh()
-        began = time.monotonic()
+        load.fill(harness.config, topic, load.histories(size))
+        runner = harness.fresh()
+        start = time.monotonic()
         runner.run(on(AUDIT, topic))
-        seconds = time.monotonic() - began
-        found = runner.tables.frame("platform.audit_findings").collect()
-        yield Result(f"audit-{shown(size)}", size / seconds, "rows/s")
-        yield Result(f"audit-{shown(size)}-findings", float(len(found)), "found of 1 planted", goal="== 1")
+        seconds = time.monotonic() - start
+        findings = runner.tables.frame("platform.audit_findings").collect()
+        yield Result(f"audit-{size_label(size)}", size / seconds, "rows/s")
+        yield Result(
+            f"audit-{size_label(size)}-findings", float(len(findings)), "found of 1 planted", goal="== 1"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What `bench.pipeline` reads and what it is compared with: topics full of events, and loops in plain Python.
+"""Topics full of events for `bench.pipeline`, and the plain Python loops it compares with.
 
-Orders and probes are made once and sent again and again: what is measured is reading, parsing and
-writing, and those cost the same for a value that came before. Reports and histories are all different:
-their jobs reduce what is alike.
+Orders and probes are made once and sent repeatedly: reading, parsing and writing cost the same for a
+repeated value. Reports and histories are all different, because their jobs reduce equal records.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from penstock.model.events import AuditEvent, HealthProbe, Outcome, Probe, UsageReport
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
@@ -32,28 +32,28 @@ DISTINCT = 50_000
 KEYS = 100_000
 BEGIN_MS = 1_699_833_600_000
 REPORT_MS = 10_000
-FILE_ROWS = 250_000  # of the loops' files
+FILE_ROWS = 250_000  # per file of the loops
 CLUSTER = PhysicalClusterId("pkc-000000")
 
 Values = list[tuple[bytes, bytes]]  # key, value
 
 
 def orders(count: int = DISTINCT) -> Values:
-    made = []
+    values = []
     for n in range(count):
         value = {
             "id": n, "account": f"acc-{n % KEYS:06d}", "amount": n % 977, "time": BEGIN_MS + n,
             "note": "x" * 40,
             "currency": "EUR", "kind": "payment", "price": n * 0.5,
         }  # fmt: skip
-        made.append((f"{n % KEYS}".encode(), json.dumps(value).encode()))
-    return made
+        values.append((f"{n % KEYS}".encode(), json.dumps(value).encode()))
+    return values
 
 
 def usage(count: int, *, tenants: int = 1000, gateways: int = 3) -> Iterator[tuple[bytes, bytes]]:
-    """A fleet's reports, ten seconds after ten seconds, no two alike: counters that rise, each its own."""
+    """A fleet's reports every ten seconds, with rising counters; no two are equal."""
     used = ("ingress_bytes", "egress_bytes", "requests", "request_time_us", "connection_attempts")
-    forms = []
+    templates = []
     for gateway, tenant in itertools.product(range(gateways), range(tenants)):
         report = UsageReport(
             cluster=CLUSTER, gateway=f"g{gateway}", incarnation=f"g{gateway}-1", sequence=434343,
@@ -61,19 +61,19 @@ def usage(count: int, *, tenants: int = 1000, gateways: int = 3) -> Iterator[tup
             used=dict.fromkeys(used, 424242),
             levels={"connections": 3},
         )  # fmt: skip
-        form = report.to_bytes().replace(b"434343", b"%(turn)d").replace(b"454545", b"%(time)d")
-        forms.append((report.key, form.replace(b"424242", b"%%(turn)d%03d" % tenant)))
+        template = report.to_bytes().replace(b"434343", b"%(turn)d").replace(b"454545", b"%(time)d")
+        templates.append((report.key, template.replace(b"424242", b"%%(turn)d%03d" % tenant)))
     for turn in itertools.count(1):
         at = {b"turn": turn, b"time": BEGIN_MS + turn * REPORT_MS}
-        for key, form in forms[:count]:
-            yield key, form % at
-        count -= len(forms)
+        for key, template in templates[:count]:
+            yield key, template % at
+        count -= len(templates)
         if count <= 0:
             return
 
 
 def probes() -> Values:
-    chance, made = random.Random(1), []
+    chance, values = random.Random(1), []
     for n in range(DISTINCT):
         probe = HealthProbe(
             cluster=PhysicalClusterId(f"pkc-{n % 20:06d}"), broker=BrokerId(n % 3), zone=Zone("a"),
@@ -82,23 +82,23 @@ def probes() -> Values:
             time_ms=BEGIN_MS + n * 600,
             latency_us=int(chance.lognormvariate(9, 0.5)),
         )  # fmt: skip
-        made.append((probe.key, probe.to_bytes()))
-    return made
+        values.append((probe.key, probe.to_bytes()))
+    return values
 
 
 def histories(count: int, *, subjects: int = 10_000) -> Iterator[tuple[bytes, bytes]]:
-    """Log starts that rise, each event with an id of its own; half-way one log start falls, once."""
+    """Events of rising log starts, each with a unique id; half-way, one log start falls once."""
     event = AuditEvent(
         id="@id", time_ms=BEGIN_MS, source="s", sequence=0, cluster=CLUSTER, operation="log-start.rise",
         subject_kind="partition", subject="@subject", actor="retention", outcome=Outcome.DONE,
         after={"log_start": 424242},
     )  # fmt: skip
     text = event.to_bytes().decode().replace("%", "%%")
-    form = text.replace("@id", "e%d").replace("@subject", "t-%d").replace("424242", "%d")
+    template = text.replace("@id", "e%d").replace("@subject", "t-%d").replace("424242", "%d")
     for n in range(count):
         turn, subject = divmod(n, subjects)
         start = 0 if n == count // 2 + subjects else turn + 1
-        yield b"partition/t-%d" % subject, (form % (n, subject, start)).encode()
+        yield b"partition/t-%d" % subject, (template % (n, subject, start)).encode()
 
 
 def repeated(values: Values, count: int) -> Iterator[tuple[bytes, bytes]]:
@@ -130,7 +130,7 @@ def fill(config: dict[str, Any], topic: str, values: Iterable[tuple[bytes, bytes
 def plain_loop(config: dict[str, Any], topic: str, count: int, directory: Path, *, arrow: bool) -> float:
     """Seconds of a plain consumer that writes Parquet and commits offsets with each file.
 
-    `arrow`: joined values by `pyarrow.json`, the most that one such loop can do; else `json.loads`.
+    With `arrow`, it parses joined values with `pyarrow.json`, the fastest such loop; else with `json.loads`.
     """
     directory.mkdir(parents=True)
     consumer = Consumer(
@@ -142,7 +142,7 @@ def plain_loop(config: dict[str, Any], topic: str, count: int, directory: Path, 
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    began, got, files = time.monotonic(), 0, 0
+    start, got, files = time.monotonic(), 0, 0
     waiting: list[Any] = []
     while got < count:
         messages = consumer.consume(10_000, 5.0)
@@ -156,7 +156,7 @@ def plain_loop(config: dict[str, Any], topic: str, count: int, directory: Path, 
                 offsets=[TopicPartition(topic, p, o) for p, o in ends.items()], asynchronous=False
             )
             files, waiting = files + 1, []
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     consumer.close()
     return seconds
 

@@ -1,12 +1,12 @@
 """The persistent-lag scaler against KEDA's kafka scaler on the same traces, and what sampling costs.
 
-Traces: nine stories, each from several seeds, through the same consumer group and HPA. Ours runs with
+Traces: nine scenarios, each from several seeds, through the same consumer group and HPA. Ours runs with
 its defaults. KEDA's scaler runs with the same threshold and an HPA scale-up window of 0, 120 and
-300 s (down: the HPA's 300 s). Every goal is measured against the baseline that is best at it.
+300 s (down: the HPA's 300 s). Every goal is relative to the baseline that does best.
 
-Sampling: ten thousand groups over a hundred topics of twelve partitions on a real broker, samples
-topic included, by the scaler as it is served: the service here, its sampler in a process of its own,
-and another process that asks for values. A round's cost is that of the service and the sampler together.
+Sampling: ten thousand groups over a hundred topics of twelve partitions on a real broker, including the
+samples topic. The service runs here, its sampler in a separate process, and a third process requests
+values. The cost of a round is that of service and sampler together.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from bench.frame import Result, Run, main
-from bench.scale_calls import topic_of, wishes_of
+from bench.harness import Result, Run, main
+from bench.scale_calls import topic_of, trigger_metadata
 from penstock.fleet.layout import Layout
-from penstock.fleet.local import open_fleet
-from penstock.fleet.parse import parse_fleet
+from penstock.fleet.local_fleet import open_fleet
 from penstock.fleet.readiness import security_of, wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.spec_file import parse_fleet
 from penstock.fleet.supervisor import stop_nodes
-from penstock.kafka import commits, topics
+from penstock.kafka.admin import group_offsets, topics
+from penstock.kafka.admin.group_offsets import CommittedOffset
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
-from penstock.kafka.commits import Committed
-from penstock.kafka.outcomes import all_done
-from penstock.kafka.partitions import TopicPartition
 from penstock.model.errors import PenstockError
-from penstock.scale.policy import Policy
+from penstock.scale.decision.policy import Policy
 from penstock.scale.server import Running, serving
 from penstock.scale.settings import ClusterSettings, ScalerSettings
 from penstock.scale.simulate.plot import draw
-from penstock.scale.simulate.run import SAMPLE_SECONDS, KedaArm, PersistentArm, Still, run
+from penstock.scale.simulate.run import SAMPLE_SECONDS, KedaArm, PersistentArm, Scaler, run
 from penstock.scale.simulate.score import NOTHING, Score, pressure_episodes, score
 from penstock.scale.simulate.traces import trace_set
 
@@ -50,12 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from penstock.fleet.node import Node
-    from penstock.scale.simulate.run import Scaler
 
 POLICY = Policy(group="orders", replicas_max=24)
 OURS = "persistent lag"
 WINDOWS = (0, 120, 300)  # seconds, of the HPA's scale-up stabilisation
-THRESHOLDS_BESIDE = (2000, 5000)  # records a replica: KEDA's scaler with laxer thresholds, to read beside
+THRESHOLDS_BESIDE = (2000, 5000)  # records per replica: KEDA's scaler with laxer thresholds, for information
 SEEDS, SEEDS_QUICK = (1, 2, 3), (1,)
 LENGTH_QUICK = 0.2  # of the traces
 GROUPS, GROUPS_QUICK = 10_000, 1_000
@@ -84,8 +83,8 @@ def keda(window: int, threshold: int = 500) -> KedaArm:
 def _traces(run: Run) -> Iterator[Result]:
     all_scores: list[Scores] = []
     for seed in SEEDS_QUICK if run.quick else SEEDS:
-        run.say(f"traces, seed {seed}")
-        all_scores.append(_play(run, seed))
+        run.log(f"traces, seed {seed}")
+        all_scores.append(_run_traces(run, seed))
     totals = [{arm: sum(by_trace.values(), NOTHING) for arm, by_trace in each.items()} for each in all_scores]
     baselines = [keda(window).name for window in WINDOWS]
 
@@ -104,8 +103,8 @@ def _traces(run: Run) -> Iterator[Result]:
     )  # fmt: skip
     worse = [
         {
-            trace: found.late_minutes - each[keda(120).name][trace].late_minutes
-            for trace, found in each[OURS].items()
+            trace: ours.late_minutes - each[keda(120).name][trace].late_minutes
+            for trace, ours in each[OURS].items()
         }
         for each in all_scores
     ]
@@ -114,22 +113,22 @@ def _traces(run: Run) -> Iterator[Result]:
         unit="minutes above the objective, more than with a window of 120 s", goal="<= 0",
         detail={trace: [round(each[trace], 2) for each in worse] for trace in worse[0]},
     )  # fmt: skip
-    behind = [_behind(each) for each in all_scores]
+    delays = [_delays(each) for each in all_scores]
     yield Result.of_runs(
-        "reaction", [max(each.values(), default=0.0) for each in behind],
+        "reaction", [max(each.values(), default=0.0) for each in delays],
         unit="s behind a window of 0, worst episode",
-        goal=f"<= {POLICY.sustain + SAMPLE_SECONDS:g}", detail={"by_trace": behind},
+        goal=f"<= {POLICY.sustain + SAMPLE_SECONDS:g}", detail={"by_trace": delays},
     )  # fmt: skip
     yield against_best("scale-events", "events", "<= 0.4", "ratio to the fewest of the baselines")
     yield against_best("flaps", "flaps", "<= 0.2", "ratio to the fewest of the baselines")
     yield against_best("replica-minutes", "replica_minutes", "< 1", "ratio to the fewest of the baselines")
 
 
-def _play(run_: Run, seed: int) -> Scores:
-    """Every trace through every arm; pictures of the first seed."""
+def _run_traces(run_: Run, seed: int) -> Scores:
+    """Runs every trace through every arm, and plots those of the first seed."""
     scores: Scores = {}
     for trace in trace_set(seed, LENGTH_QUICK if run_.quick else 1.0):
-        episodes = pressure_episodes(run(trace, Still()), POLICY.lag_threshold, POLICY.objective)
+        episodes = pressure_episodes(run(trace, Scaler()), POLICY.lag_threshold, POLICY.objective)
         beside = [] if run_.quick else [keda(0, threshold) for threshold in THRESHOLDS_BESIDE]
         arms: list[Scaler] = [PersistentArm(POLICY), *(keda(window) for window in WINDOWS), *beside]
         outcomes = [run(trace, arm) for arm in arms]
@@ -140,15 +139,13 @@ def _play(run_: Run, seed: int) -> Scores:
     return scores
 
 
-def _behind(scores: Scores) -> dict[str, float]:
-    """By trace: seconds that our first scale-up of an episode comes after window 0's, the worst."""
+def _delays(scores: Scores) -> dict[str, float]:
+    """Per trace, the longest delay in seconds of our first scale-up in an episode after that of window 0."""
     eager = scores[keda(0).name]
     return {
-        trace: max(
-            ours - theirs for ours, theirs in zip(found.reactions, eager[trace].reactions, strict=True)
-        )
-        for trace, found in scores[OURS].items()
-        if found.reactions
+        trace: max(own - other for own, other in zip(ours.reactions, eager[trace].reactions, strict=True))
+        for trace, ours in scores[OURS].items()
+        if ours.reactions
     }
 
 
@@ -163,7 +160,7 @@ def _sampling(run: Run) -> Iterator[Result]:
         ):
             yield Result.missing(name, unit=unit, goal=goal, reason=str(failure) or "a round took too long")
         return
-    # The service's part is that of the calls, which are the same however many groups there are.
+    # The service's share comes from the calls, whose number does not depend on the groups.
     scaled = [each - sampler + sampler * GROUPS / groups for each, sampler in zip(rounds, samplers)]
     yield Result.of_runs(
         "sampling-round", scaled, unit=f"processor seconds for {GROUPS} groups", goal="<= 10",
@@ -184,9 +181,9 @@ def _sampling(run: Run) -> Iterator[Result]:
 
 
 class Sampling(NamedTuple):
-    rounds: list[float]  # processor seconds of each, both processes
-    samplers: list[float]  # of it, the sampler's
-    calls: list[float]  # milliseconds of each
+    rounds: list[float]  # processor seconds per round, both processes
+    samplers: list[float]  # the sampler's share of them
+    calls: list[float]  # milliseconds per call
     refused: int  # calls without a fresh sample
 
 
@@ -196,13 +193,13 @@ async def _sample(run: Run, groups: int) -> Sampling:
             _broker(Path(home)) as node,
             Client(node.cluster.spec.bootstrap(), security_of(node)) as client,
         ):
-            run.say(f"committing offsets of {groups} groups")
+            run.log(f"committing offsets of {groups} groups")
             await _commit_all(client, groups)
             async with serving(_settings(node, Path(home))) as up:
                 for number in range(groups):
-                    up.board.admit(f"bench/group-{number}", wishes_of(number))
-                run.say("first round")
-                await _all_judged(up, 0.0)
+                    up.verdicts.admit(f"bench/group-{number}", trigger_metadata(number))
+                run.log("first round")
+                await _wait_for_verdicts(up, 0.0)
                 seconds = CALL_SECONDS_QUICK if run.quick else CALL_SECONDS
                 caller = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "bench.scale_calls", str(up.port), str(seconds), str(groups),
@@ -210,15 +207,15 @@ async def _sample(run: Run, groups: int) -> Sampling:
                 )  # fmt: skip
                 rounds: list[Round] = []
                 for number in range(ROUNDS_QUICK if run.quick else ROUNDS):
-                    run.say(f"measured round {number + 1}")
+                    run.log(f"measured round {number + 1}")
                     rounds.append(await _one_round(up))
                 out, _ = await caller.communicate()
-                said = json.loads(out)
+                report = json.loads(out)
                 during = [
-                    spent for at, spent in said["calls"] if any(r.begun <= at <= r.ended for r in rounds)
+                    spent for at, spent in report["calls"] if any(r.started <= at <= r.ended for r in rounds)
                 ]
                 spent = [each.processor for each in rounds]
-                return Sampling(spent, [each.sampler for each in rounds], during, said["refused"])
+                return Sampling(spent, [each.sampler for each in rounds], during, report["refused"])
 
 
 def _settings(node: Node, home: Path) -> ScalerSettings:
@@ -235,22 +232,22 @@ def _settings(node: Node, home: Path) -> ScalerSettings:
 
 
 class Round(NamedTuple):
-    begun: float  # seconds since the epoch
+    started: float  # seconds on the monotonic clock
     ended: float
     processor: float  # seconds, both processes
     sampler: float
 
 
 async def _one_round(up: Running) -> Round:
-    """From the beginning of a slot until every group of it is judged."""
-    interval = next(iter(up.board.watches)).interval
-    begun = (time.time() // interval + 1) * interval
-    while time.time() < begun:
+    """From the start of a slot until every group has a verdict."""
+    interval = next(iter(up.verdicts.watches)).interval
+    started = (time.monotonic() // interval + 1) * interval
+    while time.monotonic() < started:
         await asyncio.sleep(0.001)
-    ours, theirs = time.process_time(), _sampler_seconds(up)
-    await _all_judged(up, begun - 0.5)
-    theirs = _sampler_seconds(up) - theirs
-    return Round(begun, time.time(), time.process_time() - ours + theirs, theirs)
+    own, sampler = time.process_time(), _sampler_seconds(up)
+    await _wait_for_verdicts(up, started - 0.5)
+    sampler = _sampler_seconds(up) - sampler
+    return Round(started, time.monotonic(), time.process_time() - own + sampler, sampler)
 
 
 def _sampler_seconds(up: Running) -> float:
@@ -258,11 +255,11 @@ def _sampler_seconds(up: Running) -> float:
     return float(spent.user + spent.system)
 
 
-async def _all_judged(up: Running, since: float) -> None:
-    left = list(up.board.watches)
+async def _wait_for_verdicts(up: Running, since: float) -> None:
+    left = list(up.verdicts.watches)
     async with asyncio.timeout(ROUND_SECONDS_MAX):
-        while left:  # from the end, so that looking costs nothing that would be measured
-            if (left[-1].sampled_at or 0.0) > since and left[-1].verdict is not None:
+        while left:  # from the end, so that polling adds no measurable cost
+            if (left[-1].received_at or 0.0) > since and left[-1].verdict is not None:
                 left.pop()
             else:
                 await asyncio.sleep(0.05)
@@ -270,17 +267,17 @@ async def _all_judged(up: Running, since: float) -> None:
 
 async def _commit_all(client: Client, groups: int) -> None:
     names = [topic_of(number) for number in range(TOPICS)]
-    all_done(
+    results_or_raise(
         await topics.create(client, [topics.NewTopic(name, PARTITIONS, 1) for name in names], timeout=120)
     )
-    turn = asyncio.Semaphore(COMMITS_AT_ONCE)
+    limit = asyncio.Semaphore(COMMITS_AT_ONCE)
 
     async def commit(number: int) -> None:
-        offsets: Mapping[TopicPartition, Committed] = {
-            TopicPartition(topic_of(number), index): Committed(0) for index in range(PARTITIONS)
+        offsets: Mapping[TopicPartition, CommittedOffset] = {
+            TopicPartition(topic_of(number), index): CommittedOffset(0) for index in range(PARTITIONS)
         }
-        async with turn:
-            all_done(await commits.commit(client, f"group-{number}", offsets, timeout=120))
+        async with limit:
+            results_or_raise(await group_offsets.commit(client, f"group-{number}", offsets, timeout=120))
 
     await asyncio.gather(*map(commit, range(groups)))
 

@@ -1,4 +1,4 @@
-"""What the bench of views is made of: a bank's log in memory, and stores to apply it to."""
+"""A bank's log for `bench.views`, in memory or in Kafka, and applying it to a store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from penstock.garbage import rare_collections
+from penstock.gc_tuning import rare_collections
 from penstock.olep.codec import JsonCodec
 from penstock.olep.event import Event, Record, derived_id, stream_of
 from penstock.olep.view.fold import ViewFold
@@ -27,7 +27,7 @@ CODEC = JsonCodec()
 
 
 def bank_events(payments: int, *, seed: int = 1, accounts: int = ACCOUNTS) -> Iterator[tuple[str, Event]]:
-    """(account, event): what a bank's partition holds, three events a payment, a fee for one in ten."""
+    """(account, event) of a bank's partition: three events per payment, a fee for one in ten."""
     dice, stream = random.Random(seed), stream_of("bank", TOPIC_ID, 0)
     now = 1_700_000_000_000
     for number in range(payments):
@@ -55,35 +55,35 @@ def records_of(payments: int, *, seed: int = 1) -> list[Record]:
     ]
 
 
-def applied(
-    projection: Projection, stores: ViewStores, records: list[Record], batch: int
+def apply(
+    projection: Projection, stores: ViewStores, records: list[Record], batch_max: int
 ) -> tuple[float, float]:
-    """(seconds, processor seconds of this process) for applying the records to a fresh view."""
+    """Applies the records to a new view; returns seconds, and processor seconds of this process."""
     store = stores.open(projection, TOPIC_ID, 1, generation=1)
     position = store.claim()[0]
     fold = ViewFold(projection, CODEC, store, 0, fresh=position == 0)
     with rare_collections():
         begin, used = time.perf_counter(), time.process_time()
-        for at in range(0, len(records), batch):
-            stretch = fold.take(records[at : at + batch], position)
-            store.commit([stretch])
-            fold.settle()
-            position = stretch.position
+        for at in range(0, len(records), batch_max):
+            batch = fold.process(records[at : at + batch_max], position)
+            store.commit([batch])
+            fold.committed()
+            position = batch.position
         seconds, used = time.perf_counter() - begin, time.process_time() - used
     store.close()
     return seconds, used
 
 
 def produce(config: dict[str, str], topic: str, partitions: int, payments: int, *, rate: float = 0.0) -> None:
-    """Fills a log as executors would have left it; with `rate`, so many events a second."""
+    """Fills a log as executors would; with `rate`, at so many events a second."""
     producer = Producer({**config, "linger.ms": 5 if rate else 50, "queue.buffering.max.messages": 1_000_000})
     streams = [stream_of("bank", TOPIC_ID, p) for p in range(partitions)]
     begin = time.monotonic()
-    for number, (key, made) in enumerate(bank_events(payments)):
-        partition, event = (number // 3) % partitions, made
-        if made.id.startswith("="):
-            _, cause, index = made.id.rsplit(".", 2)
-            event = made._replace(id=f"{streams[partition]}.{cause}.{index}")
+    for number, (key, template) in enumerate(bank_events(payments)):
+        partition, event = (number // 3) % partitions, template
+        if template.id.startswith("="):
+            _, cause, index = template.id.rsplit(".", 2)
+            event = template._replace(id=f"{streams[partition]}.{cause}.{index}")
         producer.produce(topic, CODEC.encode(event), key.encode(), partition)
         if number % 1000 == 0:
             producer.poll(0)
@@ -95,7 +95,7 @@ def produce(config: dict[str, str], topic: str, partitions: int, payments: int, 
 
 
 def main() -> None:
-    """`python -m bench.views_load CONFIG TOPIC PARTITIONS PAYMENTS RATE`, a load beside what is measured."""
+    """`python -m bench.views_load CONFIG TOPIC PARTITIONS PAYMENTS RATE`: load in a separate process."""
     config, topic, partitions, payments, rate = sys.argv[1:]
     produce(json.loads(config), topic, int(partitions), int(payments), rate=float(rate))
 

@@ -1,10 +1,10 @@
-"""The codec against kio and kafka-python: µs of processor time for a message, encoded and decoded.
+"""The codec compared with kio and kafka-python: processor time to encode and decode a message.
 
-`bench.wire_plans` follows in the same run: frames walked and renamed without decoding them.
+`bench.wire_plans` follows in the same run: frames that are spliced rather than decoded.
 
-Every contender holds the same message in its own form (dicts, kio's dataclasses, kafka-python's
-objects) before the clock starts. kio writes in Python and reads in Rust; kafka-python, in Python,
-only decodes here. Ratios are the peer's time to ours: above 1 we are quicker.
+Every codec has the same message in its own form (dicts, kio's dataclasses, kafka-python's objects) before
+the clock starts. kio writes in Python and reads in Rust; kafka-python only decodes here, in Python.
+Ratios are the peer's time to ours: above 1 we are faster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import UUID
 
 from kio.index import load_entity_schema
@@ -22,7 +22,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from bench import wire_plans
-from bench.frame import Result, Run, main
+from bench.harness import Result, Run, main
 from bench.measure import interleave
 from penstock.wire.codec import decode, encode
 from penstock.wire.definitions import load
@@ -52,7 +52,7 @@ KAFKA_PYTHON: Final = {
 
 @dataclass(frozen=True)
 class Case:
-    """A message of our own calls, or of the size that they meet."""
+    """A message as Penstock sends or receives it."""
 
     name: str
     message: str
@@ -60,7 +60,8 @@ class Case:
     values: Mapping[str, Any] = field(repr=False)
 
     @property
-    def peer_name(self) -> tuple[str, EntityType]:
+    def peer_name(self) -> tuple[str, Literal[EntityType.request, EntityType.response]]:
+        kind: Literal[EntityType.request, EntityType.response]
         kind = EntityType.request if self.message.endswith("Request") else EntityType.response
         bare = self.message.removesuffix("Request").removesuffix("Response")
         snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in bare).lstrip("_")
@@ -112,8 +113,8 @@ def cases() -> Iterator[Case]:
     }
     created = [{"Name": f"orders-{t}", **new} for t in range(10)]
     yield Case("create-topics-10", "CreateTopicsRequest", 7, {"Topics": created})
-    asked = [{"PartitionIndex": p, "Timestamp": -1} for p in range(10)]
-    listed = [{"Name": f"orders-{t}", "Partitions": asked} for t in range(10)]
+    partitions = [{"PartitionIndex": p, "Timestamp": -1} for p in range(10)]
+    listed = [{"Name": f"orders-{t}", "Partitions": partitions} for t in range(10)]
     yield Case("list-offsets-100", "ListOffsetsRequest", 10, {"ReplicaId": -1, "Topics": listed})
     commits = [{"PartitionIndex": p, "CommittedOffset": p, "CommittedMetadata": ""} for p in range(10)]
     committed = [{"Name": f"orders-{t}", "Partitions": commits} for t in range(10)]
@@ -137,7 +138,7 @@ def repeated(call: Callable[[], object], seconds: float) -> Callable[[], float]:
 
 
 def contenders(case: Case, seconds: float) -> tuple[dict[str, Callable[[], float]], int]:
-    """Writers and readers of the same bytes, checked to agree; and how many bytes."""
+    """Writers and readers that agree on the same bytes, and the number of bytes."""
     data = encode(case.message, case.version, case.values)
     values = decode(case.message, case.version, data)
     snake, kind = case.peer_name
@@ -151,15 +152,15 @@ def contenders(case: Case, seconds: float) -> tuple[dict[str, Callable[[], float
         return buffer.getvalue()
 
     assert kio_write() == data, f"{case.name}: kio writes other bytes"
-    found: dict[str, Callable[[], object]] = {
+    contestants: dict[str, Callable[[], object]] = {
         "write": lambda: encode(case.message, case.version, values),
         "write-kio": kio_write,
         "read": lambda: decode(case.message, case.version, data),
         "read-kio": lambda: reader(data, 0),
     }
     if theirs := KAFKA_PYTHON.get(case.message):
-        found["read-kafka-python"] = lambda: theirs.decode(data, version=case.version)
-    return {name: repeated(call, seconds) for name, call in found.items()}, len(data)
+        contestants["read-kafka-python"] = lambda: theirs.decode(data, version=case.version)
+    return {name: repeated(call, seconds) for name, call in contestants.items()}, len(data)
 
 
 def codec_lines(run: Run) -> Iterator[Result]:
@@ -167,7 +168,7 @@ def codec_lines(run: Run) -> Iterator[Result]:
     seconds = SECONDS_A_RUN_QUICK if run.quick else SECONDS_A_RUN
     written: dict[str, tuple[float, ...]] = {}
     for case in cases():
-        run.say(f"{case.name}: {case.message} v{case.version}")
+        run.log(f"{case.name}: {case.message} v{case.version}")
         made, size = contenders(case, seconds)
         runs = interleave(made, rounds=rounds)
         micros = {f"{name}_us": series.median("value") * MICROSECONDS for name, series in runs.items()}
@@ -203,14 +204,15 @@ def batch_lines(run: Run) -> Iterator[Result]:
 
 
 def start_lines(run: Run) -> Iterator[Result]:
-    """What a process pays once: the definitions unpacked, and a codec made from its definition."""
-    from penstock.wire import decoding, definitions, encoding
+    """What a process spends once: unpacking the definitions, and generating a codec."""
+    from penstock.wire import definitions
+    from penstock.wire.codegen import decoder, encoder
 
     message = load().response("Metadata")
     packed = definitions.DATA_FILE.read_bytes()
     made = {
         "unpack": repeated(lambda: definitions.unpack(packed), 0.05),
-        "codec": repeated(lambda: (decoding.decoder(message, 12), encoding.encoder(message, 12)), 0.05),
+        "codec": repeated(lambda: (decoder.decoder(message, 12), encoder.encoder(message, 12)), 0.05),
     }
     runs = interleave(made, rounds=ROUNDS_QUICK if run.quick else ROUNDS)
     for name, series in runs.items():

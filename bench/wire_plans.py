@@ -1,9 +1,8 @@
-"""Walking a frame and renaming what is in it, against only decoding it.
+"""Splicing a frame, compared with decoding it.
 
-Ours is a frame through `Requests` or `Responses`: head, walk, names changed, facts reported, buffers
-out. kio (a reader in Rust) and kafka-python decode the body of the same frame, which is half of what
-a proxy built on them would do; the other half, without any renaming, is the round trip of kio.
-Microseconds are of processor time; the machine's noise falls on all alike.
+Ours is a frame through `Requests` or `Responses`, with renaming and observed values. kio (a reader in
+Rust) and kafka-python decode the body of the same frame, which is half of what a proxy built on them
+would do. kio's round trip adds the other half, without any renaming. Microseconds are processor time.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 import time
 import tracemalloc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import UUID
 
 from kafka.protocol.consumer import FetchResponse
@@ -23,12 +22,12 @@ from kio.index import load_entity_schema
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from bench.frame import Result, Run, main
+from bench.harness import Result, Run, main
 from bench.measure import interleave
+from penstock.wire.field_rules import Kind
 from penstock.wire.frames import Request, Response, encode_request, encode_response
 from penstock.wire.names import Names
 from penstock.wire.plans import Direction, plan
-from penstock.wire.rules import Kind
 from penstock.wire.splice import Limits, Program, Requests, Responses, Splicer, program
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class Line:
 def splicer(line: Line) -> Splicer:
     outward = line.direction is Direction.REQUEST
     names = Outward() if outward else Inward()
-    made = program(line.api_key, line.version, line.direction, names.kinds, watched=True)
+    made = program(line.api_key, line.version, line.direction, names.kinds, observed=True)
     return (Requests if outward else Responses)(Same(made), names)
 
 
@@ -197,6 +196,7 @@ def contenders(line: Line) -> dict[str, Callable[[], float]]:
     ours, frame = splicer(line), line.frame
     start = body_start(line)
     body = frame[start:]
+    entity: Literal[EntityType.request, EntityType.response]
     entity = EntityType.request if line.direction is Direction.REQUEST else EntityType.response
     schema = load_entity_schema(line.api.lower(), line.version, entity)
     read, write = entity_reader(schema), entity_writer(schema)
@@ -217,14 +217,14 @@ def contenders(line: Line) -> dict[str, Callable[[], float]]:
 
 
 def measure(run: Run) -> Iterator[Result]:
-    figures: dict[str, list[float]] = {}
+    microseconds: dict[str, list[float]] = {}
     for line in lines():
-        run.say(line.name)
+        run.log(line.name)
         series = interleave(contenders(line), rounds=ROUNDS_QUICK if run.quick else ROUNDS)
         ours = series["ours"]
         peers = {name: series[name].median("value") for name in PEERS}
-        figures[line.name] = list(ours.value)
-        detail = {f"{name}_us": round(figure, 2) for name, figure in peers.items()}
+        microseconds[line.name] = list(ours.value)
+        detail = {f"{name}_us": round(median, 2) for name, median in peers.items()}
         detail["frame_bytes"] = len(line.frame)
         yield Result.of_runs(f"{line.name}-walk", ours.value, unit="µs", goal=line.goal, detail=detail)
         for name, (what, goal) in PEERS.items():
@@ -236,7 +236,7 @@ def measure(run: Run) -> Iterator[Result]:
                 detail={"ours_us": round(ours.median("value"), 2), "peer_us": round(peers[name], 2)},
             )
     yield from memory()
-    run.plot_runs("walk", figures, title="a frame walked and renamed", unit="processor µs")
+    run.plot_runs("walk", microseconds, title="a frame walked and renamed", unit="processor µs")
 
 
 def memory() -> Iterator[Result]:

@@ -1,4 +1,4 @@
-"""The test ground: a real fleet for whoever asks, names that never clash, logs where they help."""
+"""Fixtures for every test: a real fleet, unique names, and the brokers' logs in failure reports."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.ground.fleet import THREE_ZONES, TINY, Fleet
-from tests.ground.kafka_python import closing_its_sockets
-from tests.ground.reaper import reaper
+from penstock.fleet import cluster_record
+from tests.harness.fleet import THREE_ZONES, TINY, Fleet
+from tests.harness.kafka_python import closing_its_sockets
+from tests.harness.reaper import reaper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
-pytest_plugins = ["tests.plugins.budget", "tests.ground.faults"]
+pytest_plugins = ["tests.plugins.budget", "tests.plugins.order", "tests.harness.faults"]
 
 LOG_LINES_SHOWN_MAX = 60
 
-# The suite draws the same examples on every run, so that it judges the change and not the dice;
-# `make soak` throws them anew and ten times as often.
+# Every run of the suite draws the same examples, so that a failure points at the change. `make soak`
+# draws new ones, ten times as many.
 settings.register_profile(
     "explore",
     deadline=None,
@@ -41,7 +42,7 @@ settings.load_profile("penstock")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Fleets that live now, so that a failing test can show what their nodes said meanwhile.
+# Running fleets: a failing test's report shows what their nodes logged meanwhile.
 _fleets: list[Fleet] = []
 _log_sizes = pytest.StashKey[dict[str, int]]()
 
@@ -49,6 +50,17 @@ _log_sizes = pytest.StashKey[dict[str, int]]()
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_outlives_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with reaper(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ports_of_this_worker() -> Iterator[None]:
+    """Workers take automatic ports from disjoint ranges: no worker takes a port of another's killed node."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    size = len(cluster_record.AUTOMATIC_PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = cluster_record.AUTOMATIC_PORTS[number * size : (number + 1) * size]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_record, "AUTOMATIC_PORTS", ports)
         yield
 
 
@@ -70,8 +82,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture
 def make_fleet(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
-    """Start fleets of one's own: `make_fleet()` is one combined node, `make_fleet(brokers=3)` and
-    other keys of a fleet file give other shapes, `environment={"b1": {...}}` single nodes' variables."""
+    """Start separate fleets: `make_fleet()` is one combined node. Keys of a fleet file, such as
+    `brokers=3`, give other shapes; `environment={"b1": {...}}` sets variables of single nodes."""
     made: list[Fleet] = []
 
     def make(*, environment: Mapping[str, Mapping[str, str]] | None = None, **keys: Any) -> Fleet:
@@ -116,8 +128,8 @@ def pytest_runtest_makereport(
     if report.failed:
         before = item.stash.get(_log_sizes, {})
         for path in _logs():
-            if said := _said_since(path, before.get(str(path), 0)):
-                report.sections.append((f"log of {path.parent.parent.name}", said))
+            if lines := _logged_since(path, before.get(str(path), 0)):
+                report.sections.append((f"log of {path.parent.parent.name}", lines))
     return report
 
 
@@ -140,7 +152,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _said_since(path: Path, offset: int) -> str:
+def _logged_since(path: Path, offset: int) -> str:
     try:
         with path.open("rb") as file:
             file.seek(offset if _size(path) >= offset else 0)

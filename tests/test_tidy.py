@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tools import vocabulary
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -30,11 +32,14 @@ LONG_FUNCTIONS_ALLOWED: frozenset[str] = frozenset()
 LONG_FILES_ALLOWED: frozenset[str] = frozenset()
 
 BANNED_WORDS = frozenset({"manager", "managers", "util", "utils", "helper", "helpers", "common", "misc"})
-TERMS = ("common_name",)  # words of somebody's standard: X.509's
-GENERATED = ("src/penstock/scale/proto/",)  # made by a compiler, read by nobody
+TERMS = ("common_name",)  # words of a standard: X.509
+GENERATED = ("src/penstock/scale/proto/",)  # written by a compiler
 FOUNDATION = ("penstock.model.", "penstock.wire.", "penstock.kafka.")
-# Folders of tests/ that mirror no package of ours, but a folder beside src/ or a concern of its own.
-TEST_FOLDERS_OF_THEIR_OWN = frozenset({"bench", "docs", "examples", "ground", "paper", "plugins", "tools"})
+# Folders of tests/ that mirror no package, but a folder beside src/ or a separate concern.
+TEST_FOLDERS_OF_THEIR_OWN = frozenset({"bench", "docs", "examples", "harness", "paper", "plugins", "tools"})
+
+VOCABULARY = "tools/vocabulary.py"  # the list itself
+MODULE_LINE = re.compile(r"^  (\w+)  +\S", re.MULTILINE)
 
 # Written in halves, so that this file is not among its own findings.
 REMINDERS = tuple(a + b for a, b in (("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("HA", "CK")))
@@ -177,18 +182,46 @@ def banned_names(tree: Tree) -> Iterator[str]:
     for source in python(tree):
         for part in PurePosixPath(source.path).with_suffix("").parts:
             if words(part) & BANNED_WORDS:
-                yield f"{source.path}: `{part}` says nothing about what is inside"
+                yield f"{source.path}: `{part}` does not name what is inside"
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 for word in sorted(words(node.name) & BANNED_WORDS):
-                    yield f"{source.path}:{node.lineno} {node.name}: `{word}` says nothing"
+                    yield f"{source.path}:{node.lineno} {node.name}: `{word}` names nothing"
 
 
 def undocumented_modules(tree: Tree) -> Iterator[str]:
-    """Each module says what it is; a package also what it is not and what it promises."""
+    """Each module states what it is; a package also what it is not and what it promises."""
     for source in python(tree):
         if source.within("src", "bench", "tools") and not ast.get_docstring(source.tree):
             yield f"{source.path}: no docstring"
+
+
+def words_to_replace(tree: Tree) -> Iterator[str]:
+    """Identifiers and prose use the field's words: `tools/vocabulary.py` has the list."""
+    for source in tree:
+        if source.path.endswith((".py", ".md")) and source.path != VOCABULARY:
+            yield from vocabulary.breaches(source.path, source.text)
+
+
+def incomplete_contents(tree: Tree) -> Iterator[str]:
+    """A package's docstring lists its modules and subpackages, each with a phrase."""
+    packages = {source.module: source for source in python(tree) if source.path.endswith("/__init__.py")}
+    children: dict[str, set[str]] = {}
+    for source in python(tree):
+        parent, _, name = source.module.rpartition(".")
+        if source.within("src") and name != "__main__":
+            children.setdefault(parent, set()).add(name)
+    for generated in GENERATED:
+        parent, _, name = Source(generated + "__init__.py", "").module.rpartition(".")
+        children.setdefault(parent, set()).add(name)
+    for module, source in packages.items():
+        if not source.within("src"):
+            continue
+        listed = set(MODULE_LINE.findall((ast.get_docstring(source.tree) or "").partition("Modules:\n")[2]))
+        for name in sorted(children.get(module, set()) - listed):
+            yield f"{source.path}: `{name}` is not in its list of modules"
+        for name in sorted(listed - children.get(module, set())):
+            yield f"{source.path}: `{name}` is listed and does not exist"
 
 
 # --- dead modules --------------------------------------------------------------------------------
@@ -237,7 +270,7 @@ def orphan_modules(tree: Tree) -> Iterator[str]:
         else:
             alive = any(not user.startswith("tests/") for user in used_by)
         if not alive and not re.search(rf"\b{re.escape(source.module)}\b", scripts):
-            yield f"{source.path}: nobody imports it"
+            yield f"{source.path}: no module imports it"
 
 
 # --- leftovers, and what belongs to one machine ---------------------------------------------------
@@ -247,8 +280,8 @@ def matches(tree: Tree, pattern: str, complaint: str) -> Iterator[str]:
     compiled = re.compile(pattern)
     for source in tree:
         for number, line in enumerate(source.text.splitlines(), 1):
-            if found := compiled.search(line):
-                yield f"{source.path}:{number} `{found.group()}` {complaint}"
+            if match := compiled.search(line):
+                yield f"{source.path}:{number} `{match.group()}` {complaint}"
 
 
 def reminders(tree: Tree) -> Iterator[str]:
@@ -256,7 +289,7 @@ def reminders(tree: Tree) -> Iterator[str]:
 
 
 def unexplained_ignores(tree: Tree) -> Iterator[str]:
-    """What the type checker is told to overlook has its kind and its reason beside it."""
+    """Every ignored type error has its code and its reason beside it."""
     return matches(tuple(python(tree)), rf"{IGNORED}(?!\[[\w,-]+\] +# \S)", "gives no reason")
 
 
@@ -300,7 +333,7 @@ def unmirrored(tree: Tree) -> Iterator[str]:
 
 
 def untested_errors(tree: Tree) -> Iterator[str]:
-    """An error that the product raises is raised by a test too, and named there or told by its code."""
+    """An error that the product raises is raised by a test too, and named there by class or code."""
     tested = mentioned(source for source in python(tree) if source.within("tests"))
     used = mentioned(source for source in python(tree) if source.within("src") and not is_catalogue(source))
     for source in filter(is_catalogue, python(tree)):
@@ -325,6 +358,9 @@ def mentioned(sources: Iterable[Source]) -> set[str]:
 BODY = "\n".join(f"    x{n} = {n}" for n in range(FUNCTION_LINES_MAX + 1))
 
 
+IDENTIFIER, PHRASE = next(iter(vocabulary.IDENTIFIERS)), next(iter(vocabulary.PROSE))
+
+
 def planted(path: str, text: str) -> Tree:
     return (Source(path, text),)
 
@@ -338,16 +374,33 @@ RULES: dict[str, tuple[Callable[[Tree], Iterable[str]], tuple[Tree, ...]]] = {
         long_functions,
         (planted("src/penstock/a/b.py", f'def f():\n    """D."""\n{BODY}\n'),),
     ),
-    "names say something": (
+    "names mean something": (
         banned_names,
         (
             planted("src/penstock/a/b.py", "class LinkManager:\n    pass\n"),
             planted("src/penstock/a/string_utils.py", ""),
         ),
     ),
-    "modules say what they are": (
+    "modules state what they are": (
         undocumented_modules,
         (planted("src/penstock/a/__init__.py", "x = 1\n"),),
+    ),
+    "words are the field's": (
+        words_to_replace,
+        (
+            planted("src/penstock/a/b.py", f"def is_{IDENTIFIER}() -> bool: ...\n"),
+            planted("src/penstock/a/b.py", f"x = 1  # {PHRASE} reads it\n"),
+            planted("src/penstock/a/b.py", f'TEXT = "the file that {PHRASE} reads"\n'),
+            planted("docs/a.md", f"A page that {PHRASE} reads.\n"),
+            planted(f"src/penstock/a/{IDENTIFIER}.py", ""),
+        ),
+    ),
+    "packages list their modules": (
+        incomplete_contents,
+        (
+            planted("src/penstock/a/__init__.py", '"""A."""\n') + planted("src/penstock/a/b.py", ""),
+            planted("src/penstock/a/__init__.py", '"""A.\n\nModules:\n  gone  what it was\n"""\n'),
+        ),
     ),
     "no module is dead": (
         orphan_modules,
@@ -405,9 +458,9 @@ def test_the_tree_is_tidy(rule: str) -> None:
 def test_each_rule_finds_its_breaches(rule: str) -> None:
     check, breaches = RULES[rule]
 
-    found = [list(check(breach)) for breach in breaches]
+    reported = [list(check(breach)) for breach in breaches]
 
-    assert [len(lines) for lines in found] == [1] * len(breaches)
+    assert [len(lines) for lines in reported] == [1] * len(breaches)
 
 
 def test_no_exception_outlives_its_need() -> None:
@@ -428,13 +481,13 @@ def test_no_exception_outlives_its_need() -> None:
 def test_a_module_with_a_user_is_no_orphan(user: Source) -> None:
     module = Source("src/penstock/a/b.py", "")
 
-    found = [line for line in orphan_modules((module, user)) if line.startswith(module.path)]
+    breaches = [line for line in orphan_modules((module, user)) if line.startswith(module.path)]
 
-    assert not found
+    assert not breaches
 
 
 def test_code_that_only_its_test_calls_is_an_orphan() -> None:
     module = Source("src/penstock/a/b.py", "")
     test = Source("tests/a/test_b.py", "from penstock.a import b\n")
 
-    assert list(orphan_modules((module, test))) == ["src/penstock/a/b.py: nobody imports it"]
+    assert list(orphan_modules((module, test))) == ["src/penstock/a/b.py: no module imports it"]

@@ -1,8 +1,7 @@
-"""`python -m tools.jars`: pin the jars anew after a POM was changed.
+"""`python -m tools.jars`: pin the jars again after a POM has changed.
 
-Kafka's, those of Spark's connectors, and those of the programs that are run as tenants.
-
-Resolves each POM with Maven and writes the checksum of every jar into the committed lock beside it.
+Resolves each POM with Maven and writes the checksum of every jar to the committed lock beside it. The POMs
+are Kafka's, that of Spark's connectors, and that of the Java programs the tests run as tenants.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from penstock.fleet.jars import CHECKSUM_FILE, KAFKA_VERSION, POM_FILE, Pin, resolve_jars
-from penstock.pipeline.connectors import CONNECTORS
+from penstock.pipeline.spark.connectors import CONNECTORS
 from tests.gateway.programs import PROGRAMS
 
 KAFKA = Pin("kafka", KAFKA_VERSION, POM_FILE, CHECKSUM_FILE)

@@ -1,10 +1,10 @@
-"""Reference pages, made from the code that they describe.
+"""Generate the reference pages from the code.
 
     python -m tools.reference           # writes docs/errors.md and the others in `PAGES`
-    python -m tools.reference --check   # says which pages differ, and fails if any does
+    python -m tools.reference --check   # lists pages that are out of date, and fails if there are any
 
-A page is a function without arguments that returns its text; `PAGES` says where it goes. The test
-suite compares pages and code, so neither can change alone.
+`PAGES` maps each page's path to the function that returns its text. The test suite compares the committed
+pages with the code.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.control.api import make_api
+from penstock.control.api.app import make_api
 from penstock.gateway.apis import table
 from penstock.model.errors import RANGES, PenstockError, area_of, catalogue
 from penstock.wire.definitions import load
 from tests.gateway.tables import TABLES, WORDS
+from tests.paper.papers import PAPERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from tests.paper.claim import Claim
 
 ROOT = Path(__file__).resolve().parent.parent
 
 ERRORS_INTRODUCTION = """\
 # Errors
 
-Every error has a code that never changes its meaning. Whose fault it is: *caller* – what was asked
-for cannot be done as asked; *upstream* – something this depends on failed; *ours* – a defect here.
-Retriable means that the same call may succeed later. Words in braces stand for the values of the
-case at hand. The exit status is that of the `penstock` command.
+Every error has a code that never changes its meaning. Each entry names the party at fault: *caller*, if the
+request cannot be carried out as given; *upstream*, if a system that Penstock depends on failed; *ours*, if
+Penstock has a defect. *Retriable* means that the same call may succeed later. Words in braces are
+placeholders for values. The exit status is that of the `penstock` command.
 
-This page is made from the code by `python -m tools.reference`.
+`python -m tools.reference` generates this page from the code.
 """
 
 
@@ -51,15 +54,15 @@ def errors_page() -> str:
 
 
 def error_entry(error: type[PenstockError]) -> str:
-    """The error as the command prints it, then what a program needs to know of it."""
+    """The error as the command prints it, then its class, party at fault and exit status."""
     shown = f"error: {template(error.text)} ({error.code})\n  {template(error.hint)}"
-    again = ", retriable" if error.retriable else ""
-    facts = f"{error.__name__}: *{error.fault}*{again}, exit status {int(error.exit_code)}."
+    retriable = ", retriable" if error.retriable else ""
+    facts = f"{error.__name__}: *{error.fault}*{retriable}, exit status {int(error.exit_code)}."
     return f"### {error.code}\n\n```text\n{shown}\n```\n\n{facts}\n"
 
 
 def template(text: str) -> str:
-    """The template with the bare names of its fields, without how they are formatted."""
+    """The template with the names of its fields, without their format specifications."""
     parsed = string.Formatter().parse(text)
     return "".join(before + ("" if name is None else f"{{{name}}}") for before, name, _, _ in parsed)
 
@@ -68,12 +71,12 @@ APIS_INTRODUCTION = """\
 # What the gateway does with each API
 
 By version and direction: *passed* unchanged, *rewritten* (with the kinds of name that change),
-*done by the platform*, *answered here*, or *refused* with the reason. A refusal whose reason ends in the
-name of an error is offered, and answered with that error; any other refused API is not in the gateway's
-ApiVersions, and a client that calls it all the same gets UNSUPPORTED_VERSION. Calls that only controllers
-serve are not listed: they are refused like anything unknown, by closing the connection.
+*executed by the platform*, *answered by the gateway*, or *refused* with the reason. An API whose reason ends
+in the name of an error is offered, and every call gets that error. Any other refused API is missing from the
+gateway's ApiVersions, and a client that calls it anyway gets UNSUPPORTED_VERSION. APIs that only controllers
+serve are not listed: like unknown ones, they close the connection.
 
-This page is made from the code by `python -m tools.reference`; how to read it is in `gateway.md`.
+`python -m tools.reference` generates this page from the code. [gateway.md](gateway.md) explains it.
 
 | key | API | versions | direction | verdict | what or why |
 |---|---|---|---|---|---|
@@ -92,30 +95,66 @@ def apis_page() -> str:
 
 
 CLIENTS_INTRODUCTION = """\
-# What clients' admin methods come to for a tenant
+# What admin clients' methods return to a tenant
 
-Every method of three admin clients, called by two tenants under the same names through a gateway, by an
-account that owns its cluster. A word in code is what the test got to see: a count, a value, or the
-error by the library's own name for it. The tests fail when a library brings a method that is not here.
+Every method of three admin clients, called through a gateway by two tenants with the same names, each with
+an account that owns its cluster. Text in code format is what the test observed: a count, a value, or the
+library's name of an error. The tests fail when a library gains a method that is not listed here.
 
-This page is made from `tests/gateway/tables.py` by `python -m tools.reference`.
+`python -m tools.reference` generates this page from `tests/gateway/tables.py`.
 """
 
 
 def clients_page() -> str:
     parts = [CLIENTS_INTRODUCTION]
     for library, methods in TABLES.items():
-        parts.append(f"\n## {library}\n\n| method | comes to |\n|---|---|")
+        parts.append(f"\n## {library}\n\n| method | result |\n|---|---|")
         parts += [f"| `{name}` | {WORDS.get(result) or f'`{result}`'} |" for name, result in methods.items()]
     return "\n".join(parts) + "\n"
 
 
 def openapi_page() -> str:
-    """The HTTP API of the control plane: what it promises to its callers, so that a change is seen."""
+    """The HTTP API of the control plane; committed, so that every change to it shows in a diff."""
     return json.dumps(make_api().openapi(), indent=1, sort_keys=True) + "\n"
 
 
+ARCHITECTURE = "docs/architecture.md"
+CLAIMS_BEGIN = "<!-- claims: `python -m tools.reference` generates everything up to the end marker -->\n"
+CLAIMS_END = "<!-- claims: end -->\n"
+
+
+def architecture_page() -> str:
+    """The page as it is, with the tables of claims between its two markers generated again."""
+    before, rest = (ROOT / ARCHITECTURE).read_text(encoding="utf-8").split(CLAIMS_BEGIN)
+    _, after = rest.split(CLAIMS_END)
+    return before + CLAIMS_BEGIN + claim_tables() + CLAIMS_END + after
+
+
+def claim_tables() -> str:
+    """A table for each paper: claims by section, what implements them, and what shows them."""
+    parts = [f"\n{progress([claim for paper in PAPERS for claim in paper.claims])}"]
+    for paper in PAPERS:
+        parts.append(f"\n### {paper.title}\n{progress(paper.claims)}\n")
+        parts.append("| section | claim | packages | shown by |\n|---|---|---|---|")
+        parts += map(claim_row, paper.claims)
+    return "\n".join(parts) + "\n"
+
+
+def progress(claims: Sequence[Claim]) -> str:
+    open_claims = sum(claim.is_open for claim in claims)
+    return f"{len(claims)} claims: {len(claims) - open_claims} shown, {open_claims} open."
+
+
+def claim_row(claim: Claim) -> str:
+    """A row of the table. Tests are named by their file, benches by their module."""
+    packages = ", ".join(f"`{package}`" for package in claim.packages) or "–"
+    files = dict.fromkeys(evidence.partition("::")[0] for evidence in claim.evidence)
+    shown_by = ", ".join(f"`{file}`" for file in files) or "open"
+    return f"| {claim.section} | {claim.text} | {packages} | {shown_by} |"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    ARCHITECTURE: architecture_page,
     "docs/errors.md": errors_page,
     "docs/openapi.json": openapi_page,
     "docs/gateway-apis.md": apis_page,
@@ -124,7 +163,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def stale(root: Path) -> list[str]:
-    """The pages that differ from what the code says."""
+    """The pages that differ from the code."""
     return [
         name
         for name, page in PAGES.items()

@@ -1,4 +1,4 @@
-"""How to test a handler without a broker: the billing example on Kafka in memory.
+"""Tests a handler without a broker: the billing example on an in-memory Kafka.
 
 python examples/consume/billing_in_memory.py
 """
@@ -38,7 +38,7 @@ async def main() -> None:
         await kafka.until_committed("billing", "orders")
     assert billed == [5, 7]
     assert kafka.values("orders.dead") == [b'{"amount": -1}']
-    print("billed", billed, "and set one aside")
+    print("billed", billed, "and sent one to the dead-letter topic")
 
 
 if __name__ == "__main__":

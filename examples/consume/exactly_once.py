@@ -1,4 +1,4 @@
-"""Counts words: each line in, its number of words out, exactly once whatever is killed when.
+"""Counts the words of each line, exactly once, even if the program is killed.
 
 KAFKA=localhost:9092 python examples/consume/exactly_once.py
 """
@@ -17,7 +17,7 @@ consumer = ParallelConsumer(
     {"bootstrap.servers": os.environ.get("KAFKA", "localhost:9092"), "group.id": "counting"}
     | json.loads(os.environ.get("KAFKA_PROPERTIES", "{}")),
     topics=[os.environ.get("LINES", "lines")],
-    transactional_id=f"counting-{socket.gethostname()}",  # one for each member, the same after a restart
+    transactional_id=f"counting-{socket.gethostname()}",  # unique to a member, the same after a restart
 )
 
 

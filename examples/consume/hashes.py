@@ -1,4 +1,4 @@
-"""Work that keeps processors busy goes to worker processes; order per key holds all the same.
+"""Runs CPU-bound work in worker processes, with the order of each key preserved.
 
 KAFKA=localhost:9092 python examples/consume/hashes.py
 """
@@ -20,10 +20,10 @@ consumer = ParallelConsumer(
 
 
 @consumer.handler
-def stretch(record: Record) -> None:  # at module level, so that a process can import it
+def derive_key(record: Record) -> None:  # at module level, so that worker processes can import it
     digest = hashlib.pbkdf2_hmac("sha256", record.value, record.key or b"salt", 20_000)
     print(digest.hex(), flush=True)
 
 
-if __name__ == "__main__":  # worker processes import this file too
+if __name__ == "__main__":  # worker processes import this file
     consumer.run()

@@ -1,4 +1,4 @@
-"""Bills orders, a hundred at a time, those of one customer in order; what cannot be billed is set aside.
+"""Bills orders, 100 at a time, in order per customer; orders that fail go to a dead-letter topic.
 
 KAFKA=localhost:9092 python examples/consume/orders.py
 """
@@ -28,7 +28,7 @@ consumer = ParallelConsumer(
 @consumer.handler
 async def bill(record: Record) -> None:
     if record.value["amount"] <= 0:
-        raise ValueError(f"nobody is billed {record.value['amount']}")
+        raise ValueError(f"cannot bill {record.value['amount']}")
     await asyncio.sleep(0.01)  # the call to a payment service
     print(f"billed {record.key.decode()} {record.value['amount']}", flush=True)
 

@@ -1,7 +1,7 @@
-"""What the paper publishes: images, authors, articles; what refers to what; and in which order.
+"""What an asset is, what it refers to, and the order in which many assets are imported.
 
-An asset has an id and a kind. An article refers to its author and to its images by their ids, as
-a record of a database refers to others. Everything here is a function of its arguments.
+An asset has an id and a kind: image, author or article. An article refers to its author and images by
+their ids, like a foreign key. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Asset = dict[str, Any]
 
 
 def problem(asset: Mapping[str, Any]) -> str | None:
-    """What is wrong with an asset; none if nothing is."""
+    """What is wrong with an asset, or None."""
     fields = _FIELDS.get(asset.get("kind", "")) if isinstance(asset.get("kind"), str) else None
     if fields is None:
         return f"its kind must be one of {', '.join(_FIELDS)}"
@@ -44,22 +44,22 @@ def problem(asset: Mapping[str, Any]) -> str | None:
 
 
 def references(asset: Mapping[str, Any]) -> list[str]:
-    """The assets that must be published before this one, each once."""
+    """Ids of the assets that must be published before this one, each once."""
     if asset["kind"] != "article":
         return []
     return [*dict.fromkeys((asset["author"], *asset["images"]))]
 
 
 def in_order(assets: Iterable[Asset]) -> tuple[list[Asset], list[Asset]]:
-    """Assets so that each comes after those it refers to, and those of which that cannot be said: they
-    refer to one another in a circle. Several versions of one asset keep their order; a reference is to
-    the first of them."""
+    """The assets sorted so that references come first, and those that refer to one another in a circle.
+
+    Several versions of an asset keep their order; a reference is to the first of them."""
     versions: dict[str, list[Asset]] = {}
     for asset in assets:
         versions.setdefault(asset["id"], []).append(asset)
     needs = {
-        name: {each for asset in found for each in references(asset) if each in versions}
-        for name, found in versions.items()
+        name: {each for asset in assets_of_id for each in references(asset) if each in versions}
+        for name, assets_of_id in versions.items()
     }
     ordered: list[Asset] = []
     ready = [name for name, needed in needs.items() if not needed]
@@ -74,7 +74,7 @@ def in_order(assets: Iterable[Asset]) -> tuple[list[Asset], list[Asset]]:
             needs[referrer].discard(name)
             if not needs[referrer]:
                 ready.append(referrer)
-    return ordered, [asset for found in versions.values() for asset in found]
+    return ordered, [asset for cyclic in versions.values() for asset in cyclic]
 
 
 def _is_id(value: object) -> bool:

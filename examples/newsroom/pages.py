@@ -1,4 +1,4 @@
-"""The newspaper's pages around what the views hold."""
+"""The HTML of the web site, around the rows of its views."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ if TYPE_CHECKING:
 _STYLE = (
     "body{font:17px/1.6 Georgia,serif;max-width:44rem;margin:2rem auto;padding:0 1rem}"
     "nav{font:14px system-ui,sans-serif;border-bottom:1px solid #ccc;padding-bottom:.5rem}"
-    "nav a{margin-right:1rem}figure{margin:1rem 0}img{max-width:100%}figcaption{color:#666;font-size:.9rem}"
+    "nav a{margin-right:1rem}"
+    "figure{margin:1rem 0}img{max-width:100%}figcaption{color:#666;font-size:.9rem}"
     "#news{font:14px system-ui,sans-serif;background:#ffd;padding:.3rem .6rem;display:none}"
 )
-# A reader is told of new articles: the call waits until there are some.
+# Shows new articles without a reload: the request waits until there are some.
 _FOLLOW = """
-async function told_at(path) {
+async function fetchUntilOk(path) {
   for (;;) {
     try {
-      const answer = await fetch(path);
-      if (answer.ok) return await answer.json();
-    } catch (gone) {}
-    await new Promise(again => setTimeout(again, 1000));  // the site is starting again
+      const response = await fetch(path);
+      if (response.ok) return await response.json();
+    } catch (unreachable) {}
+    await new Promise(again => setTimeout(again, 1000));  // the site is restarting
   }
 }
 async function follow() {
-  let after = (await told_at('/news/tail')).after;
+  let after = (await fetchUntilOk('/news/tail')).after;
   for (;;) {
-    const told = await told_at('/news?after=' + after);
-    after = told.after;
-    for (const each of told.articles) {
+    const update = await fetchUntilOk('/news?after=' + after);
+    after = update.after;
+    for (const each of update.articles) {
       const line = document.createElement('a');
       line.href = '/articles/' + encodeURIComponent(each.article);
       line.textContent = 'New: ' + each.headline;
@@ -52,11 +53,11 @@ def listing(title: str, articles: Iterable[tuple[str, str]], query: str = "") ->
     return _page(title, f"<h1>{escape(title)}</h1><ul>{lines or '<li>Nothing yet.</li>'}</ul>", query)
 
 
-def whole(headline: str, html: str) -> str:
+def article(headline: str, html: str) -> str:
     return _page(headline, html)
 
 
-def nothing(text: str) -> str:
+def not_found(text: str) -> str:
     return _page("Not found", f"<p>{escape(text)}</p>")
 
 

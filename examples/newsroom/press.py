@@ -1,12 +1,12 @@
-"""The press: decides what is published, and keeps the order of the one log that all readers follow.
+"""Decides which assets are published, and in which order; all readers follow its one log.
 
     asset.submitted ─ refers only to what is published? ─┬─ asset.published → assets
                                                          └─ submission.parked → submissions
-    asset.published of what others wait for ─ they are published right after it
+    asset.published for which others wait ─ they are published right after it
 
-So the log of assets has both rules of the paper: whatever an asset refers to stands before it, and
-the latest version of an asset is the one that stands last. A dangling reference is parked and shown,
-never published; the editor who sends the missing asset releases it.
+The log of assets therefore has both properties the paper asks for: references precede the assets that
+refer to them, and the last version of an asset is the latest. An asset with a dangling reference is
+parked, shown at the desk and not published; submitting the missing asset releases it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SUBMISSIONS_LOG: Final = "submissions"
 ASSETS_LOG: Final = "assets"
-ANSWERS: Final = frozenset({"submission.accepted", "submission.parked", "submission.refused"})
+OUTCOME_TYPES: Final = frozenset({"submission.accepted", "submission.parked", "submission.refused"})
 
 
 class Published(NamedTuple):
@@ -39,7 +39,7 @@ class Parked(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """An asset that is not published, and who waits for it."""
+    """An asset that is not published, and the assets that wait for it."""
 
     asset: str
     referrers: str  # JSON
@@ -56,7 +56,7 @@ def application() -> Application:
         decide=decide,
         tables=(PUBLISHED, PARKED, AWAITED),
         handles={"asset.submitted": 1},
-        ignores=ANSWERS | {"submission.released"},
+        ignores=OUTCOME_TYPES | {"submission.released"},
         logs={SUBMISSIONS_LOG, ASSETS_LOG},
     )
 
@@ -64,7 +64,7 @@ def application() -> Application:
 def decide(state: State, event: Event) -> Decision:
     asset = dict(event.payload)
     if wrong := problem(asset):
-        return (), (_answer(event.key, "submission.refused", reason=wrong),)
+        return (), (_outcome(event.key, "submission.refused", reason=wrong),)
     missing = [each for each in references(asset) if state.get(PUBLISHED, each) is None]
     if missing:
         return _park(state, asset, missing)
@@ -78,13 +78,13 @@ def _park(state: State, asset: Mapping[str, Any], missing: list[str]) -> Decisio
         waiting = json.loads(known.referrers) if known else []
         if asset["id"] not in waiting:
             effects.append(Put(AWAITED, Awaited(each, json.dumps([*waiting, asset["id"]]))))
-    return effects, (_answer(asset["id"], "submission.parked", missing=missing),)
+    return effects, (_outcome(asset["id"], "submission.parked", missing=missing),)
 
 
 def _publish(state: State, first: Mapping[str, Any]) -> Decision:
-    """Publishes an asset, and after it all that waited for it and now lack nothing.
+    """Publishes an asset, then every parked asset whose references are now complete.
 
-    The answer comes last and names what was published last: whoever sees that sees all of it.
+    The outcome is emitted last and names the asset published last: a reader that sees it sees them all.
     """
     effects: list[Effect] = []
     emits: list[Emit] = []
@@ -98,9 +98,9 @@ def _publish(state: State, first: Mapping[str, Any]) -> Decision:
         effects.append(Put(PUBLISHED, Published(name, versions[name])))
         emits.append(Emit(ASSETS_LOG, name, "asset.published", {**asset, "version": versions[name]}))
         if state.get(PARKED, name) is not None:
-            # This version, or a later one, is out: what was parked under its name is settled.
+            # This version or a later one is published, so the parked one is obsolete.
             effects.append(Remove(PARKED, name))
-            emits.append(_answer(name, "submission.released"))
+            emits.append(_outcome(name, "submission.released"))
         awaited = state.get(AWAITED, name)
         if awaited is None:
             continue
@@ -113,10 +113,10 @@ def _publish(state: State, first: Mapping[str, Any]) -> Decision:
             if all(each in versions or state.get(PUBLISHED, each) for each in references(content)):
                 queue.append(content)
     published = {"last": name, "version": versions[name]}
-    return effects, [*emits, _answer(first["id"], "submission.accepted", **published)]
+    return effects, [*emits, _outcome(first["id"], "submission.accepted", **published)]
 
 
-def _answer(asset: str, kind: str, **payload: object) -> Emit:
+def _outcome(asset: str, kind: str, **payload: object) -> Emit:
     return Emit(SUBMISSIONS_LOG, asset, kind, {"asset": asset, **payload})
 
 

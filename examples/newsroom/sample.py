@@ -1,4 +1,4 @@
-"""Some assets to begin with, in no particular order: the import sorts them."""
+"""The assets that `up` publishes first, in no particular order: the import sorts them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLE: Final[list[Asset]] = [
     {
         "id": "ledger",
         "kind": "article",
-        "headline": "A ledger that nobody can alter",
+        "headline": "A ledger that cannot be altered",
         "body": "The archive now keeps every version of every page, in the order in which they came.",
         "author": "grace",
         "images": ["ledger-photo"],

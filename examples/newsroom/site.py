@@ -1,8 +1,8 @@
-"""The views of the paper: pages, lists by tag and author, the news, full-text search, the desk.
+"""The newspaper's views: pages, lists by tag and author, news, full-text search, parked assets.
 
-An article's page shows its author's name and its images' captions. When one of those changes, every
-article that refers to it is rendered and indexed anew: `referrers` says which ones those are. Since the
-log has references before referrers, no page ever shows a hole.
+An article's page shows its author's name and its images' captions. When one of them changes, every
+article in its `referrers` row is rendered and indexed again. References precede referrers in the log, so
+no page lacks a part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.olep.event import Event
 
 
-class Kept(NamedTuple):
+class CurrentAsset(NamedTuple):
     """The latest version of an asset."""
 
     asset: str
@@ -43,8 +43,8 @@ class Page(NamedTuple):
     byline: str  # the author's name
     html: str
     version: int
-    since: int  # place of its first version in the log
-    rendered: int  # place of the event it was rendered for
+    since: int  # offset of its first version
+    rendered: int  # offset of the event that it was rendered for
 
 
 class Listed(NamedTuple):
@@ -55,7 +55,7 @@ class Listed(NamedTuple):
 
 
 class News(NamedTuple):
-    """An article that is new."""
+    """A first version of an article."""
 
     at: int
     article: str
@@ -76,7 +76,7 @@ class Dangling(NamedTuple):
     time: int
 
 
-KEPT: Final = Table("kept", Kept)
+CURRENT_ASSETS: Final = Table("current_assets", CurrentAsset)
 REFERRERS: Final = Table("referrers", Referrers)
 PAGES: Final = Table("pages", Page)
 LISTS: Final = Table("lists", Listed, key=2)
@@ -86,13 +86,15 @@ DANGLING: Final = Table("dangling", Dangling)
 
 
 def _changed(state: State, event: Event) -> tuple[dict[str, Any] | None, list[Effect], list[str]]:
-    """What an event does to the assets: the version before it, the rows, and the articles to refresh."""
+    """The previous version of the event's asset, the rows to write, and the articles to refresh."""
     content = {key: value for key, value in event.payload.items() if key != "version"}
     name = content["id"]
-    known = state.get(KEPT, name)
+    known = state.get(CURRENT_ASSETS, name)
     before = json.loads(known.content) if known else None
     effects: list[Effect] = [
-        Put(KEPT, Kept(name, content["kind"], event.payload["version"], json.dumps(content)))
+        Put(
+            CURRENT_ASSETS, CurrentAsset(name, content["kind"], event.payload["version"], json.dumps(content))
+        )
     ]
     old, new = set(references(before)) if before else set(), set(references(content))
     for each in sorted(old ^ new):
@@ -107,12 +109,12 @@ def _changed(state: State, event: Event) -> tuple[dict[str, Any] | None, list[Ef
 
 
 def _content(state: State, name: str, event: Event) -> dict[str, Any]:
-    """An asset as it is once this event is applied."""
+    """An asset after this event is applied."""
     if name == event.payload["id"]:
         return dict(event.payload)
-    kept = state.get(KEPT, name)
-    assert kept is not None, f"{name} is referred to and was never published"
-    return {**json.loads(kept.content), "version": kept.version}
+    current = state.get(CURRENT_ASSETS, name)
+    assert current is not None, f"{name} is referred to and was never published"
+    return {**json.loads(current.content), "version": current.version}
 
 
 def _site(state: State, event: Event) -> Iterator[Effect]:
@@ -141,9 +143,9 @@ def _site(state: State, event: Event) -> Iterator[Effect]:
     if event.payload["kind"] == "article":
         yield from _lists(before, dict(event.payload))
         if before is None:
-            article = event.payload
-            tags = json.dumps(article["tags"])
-            yield Put(NEWS, News(event.offset, article["id"], article["headline"], article["author"], tags))
+            new = event.payload
+            tags = json.dumps(new["tags"])
+            yield Put(NEWS, News(event.offset, new["id"], new["headline"], new["author"], tags))
 
 
 def _lists(before: dict[str, Any] | None, article: dict[str, Any]) -> Iterator[Effect]:
@@ -177,22 +179,25 @@ def _desk(state: State, event: Event) -> Iterator[Effect]:
 
 
 def rendered(article: dict[str, Any], author: str, images: list[dict[str, Any]]) -> str:
-    figures = "".join(
-        f'<figure><img src="{escape(each["url"])}" alt="{escape(each["caption"])}">'
+    images_html = "".join(
+        "<figure>"
+        f'<img src="{escape(each["url"])}" alt="{escape(each["caption"])}">'
         f"<figcaption>{escape(each['caption'])}</figcaption></figure>"
         for each in images
     )
     paragraphs = "".join(f"<p>{escape(each)}</p>" for each in article["body"].split("\n") if each.strip())
     tags = " ".join(f'<a href="/tags/{escape(tag)}">{escape(tag)}</a>' for tag in article["tags"])
     byline = f'<p>By <a href="/authors/{escape(article["author"])}">{escape(author)}</a> · {tags}</p>'
-    return f"<article><h1>{escape(article['headline'])}</h1>{byline}{figures}{paragraphs}</article>"
+    return f"<article><h1>{escape(article['headline'])}</h1>{byline}{images_html}{paragraphs}</article>"
 
 
-SITE: Final = Projection("site", _site, (KEPT, REFERRERS, PAGES, LISTS, NEWS), {"asset.published": 1})
+SITE: Final = Projection(
+    "site", _site, (CURRENT_ASSETS, REFERRERS, PAGES, LISTS, NEWS), {"asset.published": 1}
+)
 SEARCH: Final = Projection(
     "search",
     _search,
-    (KEPT, REFERRERS, DOCUMENTS),
+    (CURRENT_ASSETS, REFERRERS, DOCUMENTS),
     {"asset.published": 1},
     text={"documents": ("headline", "text")},
 )

@@ -1,6 +1,6 @@
 """The `payments` command.
 
-python -m examples.payments up                 a bank on a local Kafka, or on any: --bootstrap
+python -m examples.payments up                 start a bank; Kafka is local or --bootstrap
 python -m examples.payments open ann --deposit 10000
 python -m examples.payments pay ann bob 1250
 python -m examples.payments statement ann
@@ -16,14 +16,23 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from examples.frame import Bootstrap, LocalKafka, Option, TopicsName, bring_up, main_of
-from examples.payments.audit import audit
-from examples.payments.bank import ANSWERS
-from examples.payments.load import Load, drive, open_accounts
-from examples.payments.run import run_bank, run_spending, run_views
-from examples.payments.setting import Setting, load_setting
+from examples.launcher import (
+    Bootstrap,
+    Home,
+    Option,
+    TopicsName,
+    example_app,
+    run_cli,
+    run_program,
+    serve,
+)
+from examples.payments.bank import OUTCOME_TYPES
+from examples.payments.bank_check import check_bank
+from examples.payments.load import Load, open_accounts, run_load
+from examples.payments.processes import run_bank, run_spending, run_views
+from examples.payments.settings import Settings, load_settings
 from examples.payments.statements import balances, statement
 from penstock.model.errors import Exit
 from penstock.olep.event import Event, request
@@ -33,11 +42,10 @@ from penstock.olep.replay import trace as trace_request
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-app = App(name="payments", help="A bank that never loses a cent.")
-
-Home = Annotated[Path, Parameter(help="Where this bank keeps its settings and state.")]
 HOME = Path(".payments")
-ASK_SECONDS = 15.0
+OUTCOME_SECONDS = 15.0
+
+app = example_app("payments", "A bank that never loses a cent.", HOME)
 
 
 @app.command
@@ -47,35 +55,36 @@ def up(
     bootstrap: Bootstrap = None,
     option: Option = (),
     name: TopicsName = "payments",
-    executors: Annotated[int, Parameter(help="How many executors.")] = 2,
-    partitions: Annotated[int, Parameter(help="Of the accounts' log, at its first start.")] = 4,
-    accounts: Annotated[int, Parameter(help="Demonstration accounts to open.")] = 10,
-    port: Annotated[int, Parameter(help="Of the HTTP service.")] = 8480,
-    postgres: Annotated[str | None, Parameter(help="Keep state there instead of in files.")] = None,
-    redis: Annotated[str | None, Parameter(help="Cache balances in this Valkey or Redis.")] = None,
-    notify_above: Annotated[int, Parameter(help="Cents a day that raise a notice.")] = 100_000,
+    executors: Annotated[int, Parameter(help="Number of executors.")] = 2,
+    partitions: Annotated[int, Parameter(help="Partitions of the accounts' log, at its first start.")] = 4,
+    accounts: Annotated[int, Parameter(help="Number of sample accounts to open.")] = 10,
+    port: Annotated[int, Parameter(help="Port of the HTTP service.")] = 8480,
+    postgres: Annotated[str | None, Parameter(help="DSN of a database for state, instead of files.")] = None,
+    redis: Annotated[str | None, Parameter(help="URL of a Valkey or Redis to cache balances in.")] = None,
+    notify_above: Annotated[int, Parameter(help="Cents spent in a day that raise a notice.")] = 100_000,
 ) -> int:
     """Run the bank in the foreground: executors, views, HTTP service, notifier. Ctrl-C stops it."""
 
     def begin(config: dict[str, Any], start: Callable[[], None]) -> None:
         topics = (f"{name}.accounts", f"{name}.notices")
-        setting = Setting(str(home), config, *topics, partitions, postgres=postgres, redis=redis)
-        setting.create_logs()
-        setting.save()
+        settings = Settings(str(home), config, *topics, partitions, postgres=postgres, redis=redis)
+        settings.create_logs()
+        settings.save()
         start()
-        open_accounts(setting.accounts_log(), accounts, deposit=100_000, overdraft=10_000)
+        open_accounts(settings.accounts_log(), accounts, deposit=100_000, overdraft=10_000)
         print(f"ready  http://127.0.0.1:{port}/docs  {accounts} accounts with 1000.00 each", flush=True)
-        print(f"page   http://127.0.0.1:{port}/  both sides of a payment, as of one moment", flush=True)
+        print(f"page   http://127.0.0.1:{port}/  both accounts of a payment, as of one position", flush=True)
         print(f"try    python -m examples.payments pay account-1 account-2 1250 --home {home}", flush=True)
 
-    members = {
+    commands = {
         **{f"executor-{n}": ["executor", "--member", f"executor-{n}"] for n in range(executors)},
         "notifier": ["notifier", "--limit", str(notify_above)],
         "views": ["views"],
         "service": ["service", "--port", str(port)],
     }
-    bring_up("examples.payments", home, members, port=port, bootstrap=bootstrap, option=option, begin=begin)
-    return Exit.FINE
+    return run_program(
+        "examples.payments", home, commands, port=port, bootstrap=bootstrap, option=option, begin=begin
+    )
 
 
 @app.command
@@ -85,11 +94,11 @@ def executor(
     member: str | None = None,
     snapshots: bool = False,
     notify_above: int | None = None,
-    metrics_port: Annotated[int | None, Parameter(help="Serve Prometheus metrics there.")] = None,
+    metrics_port: Annotated[int | None, Parameter(help="Serve Prometheus metrics on this port.")] = None,
 ) -> int:
-    """Run one executor of the bank. Any number of them share the accounts."""
+    """Run one executor of the bank. Any number of them share the partitions."""
     run_bank(
-        load_setting(home),
+        load_settings(home),
         member=member,
         snapshots=snapshots,
         notify_above=notify_above,
@@ -100,34 +109,24 @@ def executor(
 
 @app.command
 def notifier(*, home: Home = HOME, limit: int = 100_000) -> int:
-    """Run the notifier: an event in the notices log for whoever spends more than this a day."""
-    run_spending(load_setting(home), limit)
-    return Exit.FINE
-
-
-@app.command(show=False)
-def keeper(*, home: Home = HOME) -> int:
-    """Stop the local Kafka of a bank that was killed. Started by `up`."""
-    LocalKafka(home).keep()
+    """Run the notifier: an event in the notices log when an account spends more than this a day."""
+    run_spending(load_settings(home), limit)
     return Exit.FINE
 
 
 @app.command
 def views(*, home: Home = HOME) -> int:
-    """Run the views: statements, search, cached balances, warehouse."""
-    run_views(load_setting(home))
+    """Run the views: statements, search, cached balances."""
+    run_views(load_settings(home))
     return Exit.FINE
 
 
 @app.command
 def service(*, home: Home = HOME, port: int = 8480) -> int:
     """Run the HTTP service."""
-    import uvicorn
+    from examples.payments.service import service as bank_service
 
-    from examples.payments.service import service as made
-
-    uvicorn.run(made(load_setting(home)), host="127.0.0.1", port=port, log_level="warning")
-    return Exit.FINE
+    return serve(bank_service(load_settings(home)), port)
 
 
 @app.command(name="open")
@@ -145,7 +144,7 @@ def pay(
     to: str,
     amount: int,
     *,
-    id: Annotated[str | None, Parameter(help="Repeat a request with its id.")] = None,  # noqa: A002 - the flag's name
+    id: Annotated[str | None, Parameter(help="Id of the request; repeat a request with its id.")] = None,  # noqa: A002 - the flag's name
     agreement: Annotated[bool, Parameter(help="The destination must agree.", negative="")] = False,
     home: Home = HOME,
 ) -> int:
@@ -157,7 +156,7 @@ def pay(
 @app.command(name="balances")
 def show_balances(*, home: Home = HOME) -> int:
     """Print every account."""
-    for each in balances(load_setting(home)):
+    for each in balances(load_settings(home)):
         print(f"{each.account:<20} {each.balance / 100:>14.2f}")
     return Exit.FINE
 
@@ -165,7 +164,7 @@ def show_balances(*, home: Home = HOME) -> int:
 @app.command(name="statement")
 def show_statement(account: str, *, lines: int = 20, home: Home = HOME) -> int:
     """Print an account's statement, newest first."""
-    for line in statement(load_setting(home), account, lines=lines):
+    for line in statement(load_settings(home), account, lines=lines):
         moved, left = line.amount / 100, line.balance / 100
         print(f"{line.kind:<9} {line.counterparty:<20} {moved:>12.2f} {left:>14.2f}  {line.request}")
     return Exit.FINE
@@ -182,35 +181,37 @@ def load(
     agreements: float = 0.1,
     in_flight: int = 1000,
     seed: int = 0,
-    journal: Annotated[Path | None, Parameter(help="Every request is listed here before it is sent.")] = None,
+    journal: Annotated[
+        Path | None, Parameter(help="File to list every request in before it is sent.")
+    ] = None,
 ) -> int:
-    """Pay at random, as fast as the bank takes it, and print what became of it."""
+    """Make random payments as fast as the bank takes them, and print the outcomes."""
     label = f"load-{uuid.uuid4().hex[:8]}"
     plan = Load(accounts, hot_share, repeats, agreements, in_flight, seed=seed, label=label)
-    tally = drive(load_setting(home).accounts_log(), plan, seconds=seconds, journal=journal)
-    middle, slow = tally.percentile(0.5) * 1000, tally.percentile(0.99) * 1000
-    rate = tally.asked / seconds
-    print(f"{tally.asked} requests, {rate:.0f} a second, p50 {middle:.1f} ms, p99 {slow:.1f} ms")
-    for state, count in sorted(tally.states.items()):
+    result = run_load(load_settings(home).accounts_log(), plan, seconds=seconds, journal=journal)
+    middle, slow = result.percentile(0.5) * 1000, result.percentile(0.99) * 1000
+    rate = result.requests / seconds
+    print(f"{result.requests} requests, {rate:.0f} a second, p50 {middle:.1f} ms, p99 {slow:.1f} ms")
+    for state, count in sorted(result.states.items()):
         print(f"  {state:<20} {count}")
     return Exit.FINE
 
 
 @app.command
 def check(*, home: Home = HOME, journal: Path | None = None) -> int:
-    """Is every cent where the log says it is? Wait until nothing is under way, then compare."""
-    found = audit(load_setting(home), journal=journal)
-    for each in found:
+    """Check that state and log agree on every cent, once no payment is in progress."""
+    findings = check_bank(load_settings(home), journal=journal)
+    for each in findings:
         print(f"wrong: {each}")
-    print("wrong" if found else "every cent is where the log says it is")
-    return Exit.FAILED if found else Exit.FINE
+    print("state and log differ" if findings else "state and log agree on every cent")
+    return Exit.FAILED if findings else Exit.FINE
 
 
 @app.command
 def trace(request_id: str, *, home: Home = HOME) -> int:
     """Print every event that a request caused."""
-    setting = load_setting(home)
-    for each in trace_request([setting.accounts_log(), setting.notices_log()], request_id):
+    settings = load_settings(home)
+    for each in trace_request([settings.accounts_log(), settings.notices_log()], request_id):
         event = each.event
         where = f"{event.key} {event.partition}/{event.offset}"
         print(f"{'  ' * each.depth}{event.type} {where} {dict(event.payload)}")
@@ -219,8 +220,8 @@ def trace(request_id: str, *, home: Home = HOME) -> int:
 
 def _ask(home: Path, account: str, request_id: str, kind: str, payload: Mapping[str, object]) -> Event:
     event = request(request_id, kind, payload, time=time.time_ns() // 1_000_000)
-    with Outcomes(load_setting(home).accounts_log(), ANSWERS) as outcomes:
-        return outcomes.ask(account, event, timeout=ASK_SECONDS)
+    with Outcomes(load_settings(home).accounts_log(), OUTCOME_TYPES) as outcomes:
+        return outcomes.ask(account, event, timeout=OUTCOME_SECONDS)
 
 
 def _show(final: Event) -> int:
@@ -229,4 +230,4 @@ def _show(final: Event) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main_of(app))
+    sys.exit(run_cli(app))

@@ -1,19 +1,19 @@
 """A bank as one pure function.
 
-Each account is a logical log; the events of an account are decided in order, by one thread.
+Each account is a logical log. The events of an account are decided in order, by one thread.
 
-    payment.requested ─ source: funds? ─┬─ payment.outgoing → source      (the caller's answer: paid)
+    payment.requested ─ source: funds? ─┬─ payment.outgoing → source      (outcome: paid)
                                         ├─ payment.incoming → destination
                                         ├─ fee.outgoing → source, fee.incoming → fees account
-                                        └─ or payment.declined → source   (the caller's answer: declined)
+                                        └─ or payment.declined → source   (outcome: declined)
 
-    payment.offered ─ source: funds? ─ hold them ─ payment.asked → destination
+    payment.offered ─ source: funds? ─ hold them ─ payment.proposed → destination
                       destination: room below its ceiling? ─ credit ─ payment.agreed → source
                                                            └ payment.refused → source
                       source: payment.outgoing, or release the hold and payment.declined
 
-Money that arrives at an account nobody opened goes back as payment.returned. Every request gets
-exactly one final answer, and amounts are whole cents.
+Money for an account that was never opened goes back as payment.returned. Every request gets exactly one
+outcome, and amounts are whole cents.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.olep.application import Application, Decision, Emit, State
-from penstock.olep.codec import payload_of
+from penstock.olep.codec import payload_problem
 from penstock.olep.table import Effect, Put, Remove, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.olep.event import Event
 
 ACCOUNTS_LOG: Final = "accounts"
@@ -35,19 +37,19 @@ ACCOUNT_LENGTH_MAX: Final = 64  # characters
 
 REQUESTS: Final = frozenset({"account.open", "payment.requested", "payment.offered"})
 FINAL: Final = frozenset({"payment.outgoing", "payment.declined"})
-ANSWERS: Final = FINAL | {"account.opened", "account.refused"}
+OUTCOME_TYPES: Final = FINAL | {"account.opened", "account.refused"}
 
 
 class Account(NamedTuple):
     account: str
     balance: int  # cents
     overdraft: int  # how far below zero it may go
-    ceiling: int | None  # the balance that an offered payment may not lift it above
-    last: int  # the newest entry of its statement
+    ceiling: int | None  # an offered payment may not raise the balance above it
+    last: int  # the newest line of its statement
 
 
 class Hold(NamedTuple):
-    """Money of an offered payment whose destination has not answered."""
+    """Money of an offered payment that the destination has neither accepted nor refused."""
 
     request: str
     account: str
@@ -57,12 +59,12 @@ class Hold(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of an account's statement. Lines are chained from the newest to the oldest, so that
-    they lie in the order in which they were written and reading a statement needs no index."""
+    """A line of an account's statement. Each line points to the one before it, so rows are stored in the
+    order they were written and a statement is read without an index."""
 
-    entry: int  # offset of the event that caused it, and two bits more
+    entry: int  # offset of the event that caused it, shifted by _ENTRY_BITS, plus the line's number
     account: str
-    previous: int  # the account's line before this one; 0 for the first
+    previous: int  # `entry` of the account's previous line; 0 for the first
     request: str
     kind: str
     counterparty: str
@@ -83,24 +85,28 @@ _PAY_FIELDS: Final = {"to": str, "amount": int}
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """The tariff. `decide` is a function of it, the state and the event."""
+    """The tariff, and the bank's `decide` under it."""
 
     fee: int = 0  # cents for each payment
-    overdrawn_fee: int = 25  # cents more when the account is below zero afterwards
+    overdrawn_fee: int = 25  # extra cents when the account is below zero afterwards
 
-    def application(self, name: str = "bank") -> Application:
+    def application(self, name: str = "bank", *, earlier: Sequence[Bank] = ()) -> Application:
+        """`earlier` are the tariffs before this one, oldest first: payments made under them keep their fees
+        in every replay."""
         return Application(
             name=name,
             decide=self.decide,
             tables=(ACCOUNTS, HOLDS, STATEMENT),
             handles=dict.fromkeys(_HANDLERS, 1),
-            ignores=ANSWERS | {"fee.outgoing"},
+            ignores=OUTCOME_TYPES | {"fee.outgoing"},
             logs={ACCOUNTS_LOG},
+            version=len(earlier) + 1,
+            earlier=[bank.application(name, earlier=earlier[:number]) for number, bank in enumerate(earlier)],
         )
 
     def decide(self, state: State, event: Event) -> Decision:
         if event.cause is None and event.type not in REQUESTS:
-            raise ValueError(f"{event.type} comes from a decision, never from outside")
+            raise ValueError(f"{event.type} may only come from a decision, not from a client")
         return _HANDLERS[event.type](self, state, event)
 
 
@@ -124,9 +130,11 @@ def _open(bank: Bank, state: State, event: Event) -> Decision:
 
 
 def _pay(bank: Bank, state: State, event: Event) -> Decision:
-    """Stage one of both variants: is the payment well-formed, and can the account bear it?"""
+    """Stage one of both variants: is the payment well-formed and covered?"""
     payload = event.payload
-    wrong = payload_of(event, _PAY_FIELDS) or _nonsense(event.key, payload["to"], payload["amount"])
+    wrong = payload_problem(event, _PAY_FIELDS) or _payment_problem(
+        event.key, payload["to"], payload["amount"]
+    )
     if wrong is not None:
         return _decline(event, wrong)
     source = state.get(ACCOUNTS, event.key)
@@ -153,7 +161,7 @@ def _pay(bank: Bank, state: State, event: Event) -> Decision:
     return _booked(event, source, source.balance, *lines), emits
 
 
-def _nonsense(source: str, to: str, amount: int) -> str | None:
+def _payment_problem(source: str, to: str, amount: int) -> str | None:
     if not 0 < amount <= AMOUNT_MAX:
         return f"the amount must be 1 to {AMOUNT_MAX} cents"
     if not _name(to):
@@ -164,11 +172,11 @@ def _nonsense(source: str, to: str, amount: int) -> str | None:
 def _hold(event: Event, source: Account, to: str, amount: int, fee: int) -> Decision:
     held = source._replace(balance=source.balance - amount - fee)
     hold = Hold(event.request, source.account, to, amount, fee)
-    asked = Emit(ACCOUNTS_LOG, to, "payment.asked", {"from": source.account, "amount": amount})
-    return (Put(ACCOUNTS, held), Put(HOLDS, hold)), (asked,)
+    proposal = Emit(ACCOUNTS_LOG, to, "payment.proposed", {"from": source.account, "amount": amount})
+    return (Put(ACCOUNTS, held), Put(HOLDS, hold)), (proposal,)
 
 
-def _ask(bank: Bank, state: State, event: Event) -> Decision:
+def _propose(bank: Bank, state: State, event: Event) -> Decision:
     """Stage two: does the destination agree?"""
     account, amount, source = state.get(ACCOUNTS, event.key), event.payload["amount"], event.payload["from"]
     if account is None:
@@ -216,7 +224,7 @@ def _returned(bank: Bank, state: State, event: Event) -> Decision:
 
 def _fee_incoming(bank: Bank, state: State, event: Event) -> Decision:
     if state.get(ACCOUNTS, event.key) is None:
-        # The bank's own account opens itself: fees must land somewhere.
+        # The fees account is opened by its first fee.
         line = ("fee", event.payload["from"], event.payload["amount"])
         return _booked(event, Account(event.key, 0, 0, None, 0), 0, line), ()
     return _credit(state, event, "fee", event.payload["from"], event.payload["amount"])
@@ -254,7 +262,7 @@ def _to(key: str, kind: str, **payload: object) -> Emit:
 
 
 def _booked(event: Event, account: Account, before: int, *lines: tuple[str, str, int]) -> list[Effect]:
-    """Statement lines that lead from one balance to the next, and the account at the last one."""
+    """The statement lines, each with the balance after it, and the account with the last balance."""
     name, _, overdraft, ceiling, last = account
     effects: list[Effect] = []
     entry, balance = event.offset << _ENTRY_BITS | 1, before
@@ -279,7 +287,7 @@ _HANDLERS: Final = {
     "account.open": _open,
     "payment.requested": _pay,
     "payment.offered": _pay,
-    "payment.asked": _ask,
+    "payment.proposed": _propose,
     "payment.agreed": _agree,
     "payment.refused": _refuse,
     "payment.incoming": _incoming,
@@ -287,4 +295,4 @@ _HANDLERS: Final = {
     "fee.incoming": _fee_incoming,
 }
 
-BANK: Final = Bank().application()  # with the default tariff, for `penstock olep --application`
+BANK: Final = Bank().application()  # default tariff; named by `penstock olep --application`

@@ -1,7 +1,7 @@
-"""The load generator: random payments, some of them sent twice, with every outcome counted.
+"""Generates load: random payments from a seed, some sent twice, with every outcome counted.
 
-Everything random comes from the seed. What was asked is written to a journal before it is sent,
-so that a checker knows what callers meant even when this process is killed.
+Each request is written to a journal before it is sent, so a check knows of it even if this process is
+killed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from examples.payments.bank import ANSWERS
+from examples.payments.bank import OUTCOME_TYPES
 from penstock.model.errors import PenstockError
 from penstock.olep.event import Event, request
 from penstock.olep.outcome import Outcomes
@@ -30,13 +30,13 @@ WAIT_SECONDS: Final = 30.0
 @dataclass(frozen=True, slots=True)
 class Load:
     accounts: int = 1000
-    hot_share: float = 0.0  # of payments that go to one account
+    hot_share: float = 0.0  # share of payments that go to one account
     repeats: float = 0.0  # share of requests that are sent twice
     agreements: float = 0.0  # share whose destination must agree
     in_flight: int = 1000
     amount_max: int = 100
     seed: int = 0
-    label: str = "r"  # begins every id, so that several generators do not clash
+    label: str = "r"  # prefix of every id, so that several generators do not clash
 
     def payment(self, number: int, dice: random.Random) -> tuple[str, Event]:
         source = dice.randrange(1, self.accounts) if self.accounts > 1 else 0
@@ -50,10 +50,10 @@ class Load:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What came back."""
+class LoadResult:
+    """Counts and latencies of the outcomes."""
 
-    asked: int = 0
+    requests: int = 0
     states: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)  # from request to status
 
@@ -69,69 +69,69 @@ def account(number: int) -> str:
 def open_accounts(
     log: Log, count: int, *, deposit: int, overdraft: int = 0, ceiling: int | None = None
 ) -> None:
-    """Opens them all and waits until they are. Safe to repeat: the ids are the same each time."""
+    """Opens accounts and waits for the outcomes. Safe to repeat: the request ids are the same every time."""
     payload = {"deposit": deposit, "overdraft": overdraft, "ceiling": ceiling}
-    with Outcomes(log, ANSWERS) as outcomes:
+    with Outcomes(log, OUTCOME_TYPES) as outcomes:
         waiting = [
-            outcomes.begin(account(n), request(f"open-{n}", "account.open", payload, time=0))
+            outcomes.submit(account(n), request(f"open-{n}", "account.open", payload, time=0))
             for n in range(count)
         ]
         for future in waiting:
             future.result(WAIT_SECONDS)
 
 
-def drive(
+def run_load(
     log: Log,
     load: Load,
     *,
     seconds: float | None = None,
     count: int | None = None,
     journal: Path | None = None,
-) -> Tally:
-    """Keeps `in_flight` requests under way until the time or the count is up; waits for the rest."""
-    tally, dice = Tally(), random.Random(load.seed)
-    under_way: deque[tuple[float, Future[Event]]] = deque()
+) -> LoadResult:
+    """Keeps `in_flight` requests in progress until the time or the count is up, then waits for the rest."""
+    result, dice = LoadResult(), random.Random(load.seed)
+    in_progress: deque[tuple[float, Future[Event]]] = deque()
     end = time.monotonic() + seconds if seconds is not None else None
     ids = journal.open("a", encoding="utf-8") if journal is not None else None
     try:
-        with Outcomes(log, ANSWERS) as outcomes:
-            while (end is None or time.monotonic() < end) and (count is None or tally.asked < count):
-                key, event = load.payment(tally.asked, dice)
+        with Outcomes(log, OUTCOME_TYPES) as outcomes:
+            while (end is None or time.monotonic() < end) and (count is None or result.requests < count):
+                key, event = load.payment(result.requests, dice)
                 if ids is not None:
                     ids.write(f"{event.id}\n")
                     ids.flush()
                 try:
-                    under_way.append((time.monotonic(), _begin(outcomes, key, event, tally)))
+                    in_progress.append((time.monotonic(), _submit(outcomes, key, event, result)))
                     if dice.random() < load.repeats:
-                        under_way.append((time.monotonic(), _begin(outcomes, key, event, tally)))
+                        in_progress.append((time.monotonic(), _submit(outcomes, key, event, result)))
                 except PenstockError as error:
-                    tally.states[error.code] += 1
-                tally.asked += 1
-                while len(under_way) >= load.in_flight:
-                    _settle(under_way.popleft(), tally)
-            while under_way:
-                _settle(under_way.popleft(), tally)
+                    result.states[error.code] += 1
+                result.requests += 1
+                while len(in_progress) >= load.in_flight:
+                    _settle(in_progress.popleft(), result)
+            while in_progress:
+                _settle(in_progress.popleft(), result)
     finally:
         if ids is not None:
             ids.close()
-    return tally
+    return result
 
 
-def _begin(outcomes: Outcomes, key: str, event: Event, tally: Tally) -> Future[Event]:
-    begun = time.monotonic()
-    future = outcomes.begin(key, event)
+def _submit(outcomes: Outcomes, key: str, event: Event, result: LoadResult) -> Future[Event]:
+    submitted_at = time.monotonic()
+    future = outcomes.submit(key, event)
     future.add_done_callback(
-        lambda done: tally.seconds.append(time.monotonic() - begun) if not done.cancelled() else None
+        lambda done: result.seconds.append(time.monotonic() - submitted_at) if not done.cancelled() else None
     )
     return future
 
 
-def _settle(waiting: tuple[float, Future[Event]], tally: Tally) -> None:
-    begun, future = waiting
+def _settle(waiting: tuple[float, Future[Event]], result: LoadResult) -> None:
+    submitted_at, future = waiting
     try:
-        final = future.result(max(0.0, begun + WAIT_SECONDS - time.monotonic()))
-        tally.states[final.type] += 1
+        final = future.result(max(0.0, submitted_at + WAIT_SECONDS - time.monotonic()))
+        result.states[final.type] += 1
     except (FutureTimeout, CancelledError):
-        tally.states["unknown"] += 1
+        result.states["unknown"] += 1
     except PenstockError as error:
-        tally.states[error.code] += 1
+        result.states[error.code] += 1

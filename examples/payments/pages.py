@@ -1,4 +1,4 @@
-"""The bank's page, as text: a search, all balances, and one payment with both its accounts."""
+"""The bank's HTML: a search page with all balances, and a payment with both its accounts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _STYLE = (
 )
 
 
-def search_page(text: str, found: Iterable[dict[str, Any]], accounts: Iterable[tuple[str, int]]) -> str:
-    payments = _table(
+def search_page(text: str, payments: Iterable[dict[str, Any]], accounts: Iterable[tuple[str, int]]) -> str:
+    results = _table(
         ("Payment", "From", "To", "Amount"),
         [
             (
@@ -27,7 +27,7 @@ def search_page(text: str, found: Iterable[dict[str, Any]], accounts: Iterable[t
                 escape(each["receiver"]),
                 _cents(each["amount"]),
             )
-            for each in found
+            for each in payments
         ],
     )
     held = [*accounts]
@@ -37,14 +37,12 @@ def search_page(text: str, found: Iterable[dict[str, Any]], accounts: Iterable[t
         f'<form><input name="q" value="{escape(text)}" placeholder="account or payment" autofocus>'
         "<button>Search</button></form>"
     )
-    return _page(
-        "A bank that never loses a cent", f"{form}{payments}<h2>All accounts: {total}</h2>{balances}"
-    )
+    return _page("A bank that never loses a cent", f"{form}{results}<h2>All accounts: {total}</h2>{balances}")
 
 
-def payment_page(request: str, found: dict[str, Any] | None) -> str:
-    if found is None:
-        return _page("No such payment", f"<p>There is no payment {escape(request)}, or not yet.</p>")
+def payment_page(request: str, payment: dict[str, Any] | None) -> str:
+    if payment is None:
+        return _page("No such payment", f"<p>No payment {escape(request)} has been made so far.</p>")
     sides = "".join(
         f"<section><h2>{escape(name)}: {_cents(each['balance'])}</h2>"
         + _table(
@@ -59,17 +57,17 @@ def payment_page(request: str, found: dict[str, Any] | None) -> str:
             ],
         )
         + "</section>"
-        for name, each in found["accounts"].items()
+        for name, each in payment["accounts"].items()
     )
-    told = (
-        f"<p>{escape(found['sender'])} paid {escape(found['receiver'])} {_cents(found['amount'])}"
-        f" (fee {_cents(found['fee'])}).</p>"
+    summary = (
+        f"<p>{escape(payment['sender'])} paid {escape(payment['receiver'])} {_cents(payment['amount'])}"
+        f" (fee {_cents(payment['fee'])}).</p>"
     )
     moment = (
-        f"<p><small>Three views as of one position, {found['age_seconds']} s old: "
-        f"{escape(found['token'])}</small></p>"
+        f"<p><small>Three views as of one position, {payment['age_seconds']} s old: "
+        f"{escape(payment['token'])}</small></p>"
     )
-    return _page(f"Payment {request}", f'{told}<div class="two">{sides}</div>{moment}')
+    return _page(f"Payment {request}", f'{summary}<div class="two">{sides}</div>{moment}')
 
 
 def _marked(text: str, is_this: bool) -> str:

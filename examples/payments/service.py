@@ -1,15 +1,15 @@
-"""The bank's HTTP door: a request is appended to the log, and its caller waits for the outcome.
+"""The bank's HTTP service: appends a request to the log and responds with its outcome.
 
     POST /payments   {"from": "ann", "to": "bob", "amount": 1200}     Idempotency-Key: any id
       200 {"state": "paid" …}   409 {"state": "declined", "reason": …}
-      504 the outcome is not known yet: ask again with the same key
+      504 the outcome is not known yet: repeat the request with the same key
 
-Payments are answered with a token; reads of views take it, and show the payment (`?after=`).
+The response carries a token; a read with `?after=<token>` includes the payment.
 
-    GET /payments/r-17?after=…     the payment and both its accounts, from three views as of one moment
-    GET /search?q=ann              GET /facts (the warehouse)        GET / (a page)
+    GET /payments/r-17?after=…     the payment and both its accounts, from three views as of one position
+    GET /search?q=ann              GET / (a page)
 
-No database is written here: the service can be killed at any time, and run many times over.
+The service writes to no database: it can be killed at any time, and run several times in parallel.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fastapi import FastAPI, Header, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from examples.answers import failure
-from examples.payments.bank import ACCOUNT_LENGTH_MAX, AMOUNT_MAX, ANSWERS
-from examples.payments.desk import Desk
+from examples.error_responses import error_response
+from examples.payments.bank import ACCOUNT_LENGTH_MAX, AMOUNT_MAX, OUTCOME_TYPES
 from examples.payments.pages import payment_page, search_page
+from examples.payments.queries import BankQueries
 from examples.payments.statements import balance, statement
 from penstock.model.errors import PenstockError
 from penstock.olep.event import Event, request
@@ -36,9 +36,9 @@ from penstock.olep.position import Position
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from examples.payments.setting import Setting
+    from examples.payments.settings import Settings
 
-ANSWER_SECONDS = 10.0
+OUTCOME_SECONDS = 10.0
 _STATUS = {"payment.outgoing": 200, "account.opened": 201}
 
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
@@ -59,26 +59,26 @@ class Payment(BaseModel):
     source: Annotated[Name, Field(alias="from")]
     to: Name
     amount: Annotated[int, Field(gt=0, le=AMOUNT_MAX, strict=True)]
-    agreement: bool = False  # must the destination agree?
+    agreement: bool = False  # whether the destination must agree
 
 
-def service(setting: Setting) -> FastAPI:
+def service(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with Outcomes(setting.accounts_log(), ANSWERS) as outcomes, Desk(setting) as desk:
+        with Outcomes(settings.accounts_log(), OUTCOME_TYPES) as outcomes, BankQueries(settings) as queries:
             app.state.outcomes = outcomes
-            app.state.desk = desk
+            app.state.queries = queries
             yield
 
     app = FastAPI(title="A bank that never loses a cent", lifespan=lifespan)
 
     @app.exception_handler(PenstockError)
     async def failed(request: Request, error: PenstockError) -> Response:
-        return failure(request, error, later=504)
+        return error_response(request, error, retriable_status=504)
 
-    async def asked(account: str, event: Event) -> JSONResponse:
+    async def outcome_of(account: str, event: Event) -> JSONResponse:
         outcomes: Outcomes = app.state.outcomes
-        final = await outcomes.ask_async(account, event, timeout=ANSWER_SECONDS)
+        final = await outcomes.ask_async(account, event, timeout=OUTCOME_SECONDS)
         state = {"payment.outgoing": "paid", "account.opened": "opened"}.get(final.type, "declined")
         token = Position.at(outcomes.log.topic_id, final.partition, final.offset + 1).token()
         body = {"id": event.id, "state": state, "event": final.id, "token": token, **final.payload}
@@ -87,56 +87,51 @@ def service(setting: Setting) -> FastAPI:
     @app.post("/accounts")
     async def open_account(body: NewAccount, idempotency_key: IdempotencyKey = None) -> JSONResponse:
         payload = body.model_dump(exclude={"account"})
-        return await asked(body.account, _request(idempotency_key, "account.open", payload))
+        return await outcome_of(body.account, _request(idempotency_key, "account.open", payload))
 
     @app.post("/payments")
     async def pay(body: Payment, idempotency_key: IdempotencyKey = None) -> JSONResponse:
         kind = "payment.offered" if body.agreement else "payment.requested"
         payload = {"to": body.to, "amount": body.amount}
-        return await asked(body.source, _request(idempotency_key, kind, payload))
+        return await outcome_of(body.source, _request(idempotency_key, kind, payload))
 
     @app.get("/accounts/{account}")
     def show(account: str) -> JSONResponse:
-        found = balance(setting, account)
-        if found is None:
+        row = balance(settings, account)
+        if row is None:
             return JSONResponse({"error": {"message": f"no account {account}"}}, 404)
-        return JSONResponse({"account": account, "balance": found.balance, "overdraft": found.overdraft})
+        return JSONResponse({"account": account, "balance": row.balance, "overdraft": row.overdraft})
 
     @app.get("/accounts/{account}/statement")
     def lines(account: str, lines: int = 50) -> list[dict[str, Any]]:
-        return [line._asdict() for line in statement(setting, account, lines=lines)]
+        return [line._asdict() for line in statement(settings, account, lines=lines)]
 
-    _add_enquiries(app)
+    _add_view_reads(app)
     return app
 
 
-def _add_enquiries(app: FastAPI) -> None:
+def _add_view_reads(app: FastAPI) -> None:
     """Reads of the views."""
 
     @app.get("/payments/{payment}", response_model=None)
     def paid(payment: str, request: Request, after: str | None = None) -> JSONResponse | HTMLResponse:
-        desk: Desk = app.state.desk
-        found = desk.payment(payment, after)
+        queries: BankQueries = app.state.queries
+        shown = queries.payment(payment, after)
         if "text/html" in request.headers.get("accept", ""):
-            return HTMLResponse(payment_page(payment, found), 200 if found else 404)
-        if found is None:
+            return HTMLResponse(payment_page(payment, shown), 200 if shown else 404)
+        if shown is None:
             return JSONResponse({"error": {"message": f"no payment {payment}"}}, 404)
-        return JSONResponse(found)
+        return JSONResponse(shown)
 
     @app.get("/search")
     def search(q: str, after: str | None = None) -> list[dict[str, Any]]:
-        desk: Desk = app.state.desk
-        return desk.search(q, after)
-
-    @app.get("/facts")
-    def facts() -> list[dict[str, Any]]:
-        desk: Desk = app.state.desk
-        return desk.facts()
+        queries: BankQueries = app.state.queries
+        return queries.search(q, after)
 
     @app.get("/", response_class=HTMLResponse)
     def page(q: str = "") -> HTMLResponse:
-        desk: Desk = app.state.desk
-        return HTMLResponse(search_page(q, desk.search(q, None) if q else [], desk.accounts()))
+        queries: BankQueries = app.state.queries
+        return HTMLResponse(search_page(q, queries.search(q, None) if q else [], queries.accounts()))
 
 
 def _request(request_id: str | None, kind: str, payload: dict[str, Any]) -> Event:

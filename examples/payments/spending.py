@@ -1,7 +1,7 @@
-"""A notifier added later: who spent more than a limit in a day?
+"""Emits a notice when an account spends more than a limit in a day.
 
-A subscriber of the bank's log like any other. It has a state and a position of its own, starts at
-the log's beginning whenever it is first run, and the bank does not know that it exists.
+A subscriber of the bank's log with separate state and position. It can be added at any time: it starts at
+the beginning of the log, and the bank need not know of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from examples.payments.bank import ANSWERS, REQUESTS
+from examples.payments.bank import OUTCOME_TYPES, REQUESTS
 from penstock.olep.application import NOTHING, Application, Decision, Emit, State
 from penstock.olep.table import Put, Table
 
@@ -35,7 +35,7 @@ class Spending:
 
     def application(self, name: str = "spending") -> Application:
         others = {
-            "payment.asked",
+            "payment.proposed",
             "payment.agreed",
             "payment.refused",
             "payment.incoming",
@@ -47,7 +47,7 @@ class Spending:
             decide=self.decide,
             tables=(SPENT,),
             handles={"payment.outgoing": 1},
-            ignores=(ANSWERS | REQUESTS | others | fees) - {"payment.outgoing"},
+            ignores=(OUTCOME_TYPES | REQUESTS | others | fees) - {"payment.outgoing"},
             logs={NOTICES_LOG},
         )
 

@@ -1,7 +1,7 @@
 """Statements and balances, by plain SQL on the executors' state.
 
-They show what each partition has applied so far. Two accounts of one payment may differ in that
-for a moment; views with snapshot reads are for those who mind.
+They show what each partition has applied so far, so the two accounts of a payment may differ for a
+moment. Snapshot reads of views do not (`queries`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from examples.payments.bank import Account, Line
-from penstock.olep.placing import partition_of
+from penstock.olep.partitioner import partition_of
 
 if TYPE_CHECKING:
-    from examples.payments.setting import Setting
+    from examples.payments.settings import Settings
 
 LINES_MAX = 1000
 
-_ACCOUNTS = 'select "account", "balance", "overdraft", "ceiling", "last" from {at}"accounts" where {mine}'
-# Lines are chained newest to oldest: each step is a look-up by primary key.
+_ACCOUNTS = (
+    'select "account", "balance", "overdraft", "ceiling", "last" from {at}"accounts" where {partition}'
+)
+# Each line points to the previous one: every step is a lookup by primary key.
 _STATEMENT = """
 with recursive chain as (
   select s.*, 1 as step from {at}"statement" s
@@ -32,34 +34,36 @@ from chain order by step
 """
 
 
-def balance(setting: Setting, account: str) -> Account | None:
-    partition = partition_of(account.encode(), setting.partitions)
-    found = _query(setting, partition, _ACCOUNTS + ' and "account" = {p}', (account,))
-    return Account(*found[0]) if found else None
+def balance(settings: Settings, account: str) -> Account | None:
+    partition = partition_of(account.encode(), settings.partitions)
+    rows = _query(settings, partition, _ACCOUNTS + ' and "account" = {p}', (account,))
+    return Account(*rows[0]) if rows else None
 
 
-def balances(setting: Setting) -> list[Account]:
+def balances(settings: Settings) -> list[Account]:
     return sorted(
-        Account(*row) for p in range(setting.partitions) for row in _query(setting, p, _ACCOUNTS, ())
+        Account(*row) for p in range(settings.partitions) for row in _query(settings, p, _ACCOUNTS, ())
     )
 
 
-def statement(setting: Setting, account: str, *, lines: int = 50) -> list[Line]:
+def statement(settings: Settings, account: str, *, lines: int = 50) -> list[Line]:
     """The newest lines first."""
-    partition = partition_of(account.encode(), setting.partitions)
-    found = _query(setting, partition, _STATEMENT, (account, min(lines, LINES_MAX)))
-    return [Line(*row) for row in found]
+    partition = partition_of(account.encode(), settings.partitions)
+    rows = _query(settings, partition, _STATEMENT, (account, min(lines, LINES_MAX)))
+    return [Line(*row) for row in rows]
 
 
-def _query(setting: Setting, partition: int, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    name = setting.bank.application().name
-    if setting.postgres is None:
-        path = setting.state / f"{name}-{partition}.sqlite"
+def _query(settings: Settings, partition: int, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    name = settings.application.name
+    if settings.postgres is None:
+        path = settings.state / f"{name}-{partition}.sqlite"
         if not path.exists():
             return []
         db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         try:
-            return db.execute(query.format(at="", p="?", mine="true", s="true", a="true"), values).fetchall()
+            return db.execute(
+                query.format(at="", p="?", partition="true", s="true", a="true"), values
+            ).fetchall()
         finally:
             db.close()
     import psycopg
@@ -67,6 +71,6 @@ def _query(setting: Setting, partition: int, query: str, values: tuple[Any, ...]
     def of(alias: str) -> str:
         return f"{alias}olep_partition = {partition}"
 
-    text = query.format(at=f'"{name}".', p="%s", mine=of(""), s=of("s."), a=of("a."))
-    with psycopg.connect(setting.postgres) as connection:
+    text = query.format(at=f'"{name}".', p="%s", partition=of(""), s=of("s."), a=of("a."))
+    with psycopg.connect(settings.postgres) as connection:
         return connection.execute(text.encode(), values).fetchall()

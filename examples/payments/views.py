@@ -1,10 +1,12 @@
-"""The bank's views: balances, statements, search and facts for the warehouse, from one log.
+"""The bank's views of one log: balances, statements and search.
 
-Each payment is **one** event here, `payment.outgoing`, which names both accounts, the amount and the
-fee: all sides are made from it, so no snapshot ever shows one half of a payment. (`payment.incoming`
-is how the bank's executors tell one another; a view does not need it.)
+All sides of a payment are made from **one** event, `payment.outgoing`, which names both accounts, the
+amount and the fee. So no snapshot shows one half of a payment. (`payment.incoming` is a message between
+the bank's executors; views ignore it.)
 
-An account's row stands once for each partition that has moved its money; readers add them up.
+An account has one row for each partition that has moved its money; readers add them up. Its lines are
+chained: the row has the newest one, and each line the one before it. So lines are stored in the order of the
+log, where writing them is cheap, and a statement is read by following the chain, without an index.
 """
 
 from __future__ import annotations
@@ -33,9 +35,16 @@ class Balance(NamedTuple):
     cents: int
 
 
-class Line(NamedTuple):
+class Account(NamedTuple):
     account: str
-    entry: int  # offset of the event, and three bits more
+    cents: int
+    last: int  # `entry` of its newest line
+
+
+class Line(NamedTuple):
+    entry: int  # offset of the event, shifted by _ENTRY_BITS, plus the side's number, from 1
+    account: str
+    previous: int  # `entry` of the account's previous line in this partition; 0 for the first
     request: str
     kind: str
     counterparty: str
@@ -52,24 +61,14 @@ class Payment(NamedTuple):
     time: int
 
 
-class Fact(NamedTuple):
-    entry: int
-    request: str
-    account: str
-    counterparty: str
-    kind: str
-    amount: int
-    time: int
-
-
 BALANCES: Final = Table("balances", Balance)
-LINES: Final = Table("lines", Line, key=2, append_only=True)
+ACCOUNTS: Final = Table("accounts", Account)
+LINES: Final = Table("lines", Line, append_only=True)
 PAYMENTS: Final = Table("payments", Payment)
-FACTS: Final = Table("facts", Fact, append_only=True)
 
 
 def sides(event: Event) -> list[Side]:
-    """All sides of what happened; they sum to the money that came from outside."""
+    """All sides of an event; they add up to the money that came from outside."""
     payload, account = event.payload, event.key
     if event.type == "account.opened":
         return [(account, "opened", "", payload["deposit"])]
@@ -78,19 +77,15 @@ def sides(event: Event) -> list[Side]:
         other = payload["from"]
         return [(account, "returned", other, amount), (other, "returned", account, -amount)]
     to, fee = payload["to"], payload["fee"]
-    found = [(account, "outgoing", to, -amount), (to, "incoming", account, amount)]
+    moves = [(account, "outgoing", to, -amount), (to, "incoming", account, amount)]
     if fee:
-        found += [(account, "fee", FEES_ACCOUNT, -fee), (FEES_ACCOUNT, "fee", account, fee)]
-    return found
+        moves += [(account, "fee", FEES_ACCOUNT, -fee), (FEES_ACCOUNT, "fee", account, fee)]
+    return moves
 
 
 def _balances(state: State, event: Event) -> list[Effect]:
-    return _moved(state, sides(event))
-
-
-def _moved(state: State, found: list[Side]) -> list[Effect]:
     moved: dict[str, int] = {}
-    for account, _, _, amount in found:
+    for account, _, _, amount in sides(event):
         moved[account] = moved.get(account, 0) + amount
     effects: list[Effect] = []
     for account, cents in moved.items():
@@ -100,10 +95,20 @@ def _moved(state: State, found: list[Side]) -> list[Effect]:
 
 
 def _statements(state: State, event: Event) -> list[Effect]:
-    found, request, time = sides(event), event.request, event.time
-    effects = _moved(state, found)
-    for entry, (account, kind, counterparty, amount) in enumerate(found, event.offset << _ENTRY_BITS):
-        effects.append(Put(LINES, Line(account, entry, request, kind, counterparty, amount, time)))
+    request, time, first = event.request, event.time, (event.offset << _ENTRY_BITS) + 1
+    effects: list[Effect] = []
+    moved: dict[str, tuple[int, int]] = {}
+    for entry, (account, kind, counterparty, amount) in enumerate(sides(event), first):
+        if account in moved:
+            cents, previous = moved[account]
+        elif (row := state.get(ACCOUNTS, account)) is not None:
+            _, cents, previous = row
+        else:
+            cents = previous = 0
+        moved[account] = (cents + amount, entry)
+        line = Line(entry, account, previous, request, kind, counterparty, amount, time)
+        effects.append(Put(LINES, line))
+    effects += [Put(ACCOUNTS, Account(name, cents, last)) for name, (cents, last) in moved.items()]
     return effects
 
 
@@ -114,13 +119,7 @@ def _search(state: State, event: Event) -> Iterator[Effect]:
         yield Put(PAYMENTS, paid)
 
 
-def _facts(state: State, event: Event) -> Iterator[Effect]:
-    entry = event.offset << _ENTRY_BITS
-    for number, (account, kind, counterparty, amount) in enumerate(sides(event)):
-        yield Put(FACTS, Fact(entry | number, event.request, account, counterparty, kind, amount, event.time))
-
-
-STATEMENTS: Final = Projection("statements", _statements, (BALANCES, LINES), HANDLES)
+STATEMENTS: Final = Projection("statements", _statements, (ACCOUNTS, LINES), HANDLES)
 SEARCH: Final = Projection(
     "search",
     _search,
@@ -129,4 +128,3 @@ SEARCH: Final = Projection(
     text={"payments": ("request", "sender", "receiver")},
 )
 CACHED_BALANCES: Final = Projection("cached_balances", _balances, (BALANCES,), HANDLES)
-WAREHOUSE: Final = Projection("warehouse", _facts, (FACTS,), HANDLES)

@@ -1,3 +1,28 @@
-"""Penstock: stock Apache Kafka as a cloud-native, multi-tenant event-streaming platform."""
+"""Penstock: stock Apache Kafka as a cloud-native, multi-tenant event-streaming platform.
+
+Imports point downwards, from `cli` to `model`; `pyproject.toml` has the contract.
+
+Modules:
+  atomic_files      replaces a file as a whole
+  balance           cells, placement and moves of tenants
+  cli               the `penstock` command
+  consume           the parallel consumer, for any Kafka
+  control           the control plane: registry, provisioning, operations, HTTP API
+  fleet             the Kafka clusters underneath: jars, local processes, adoption
+  gateway           the proxy that gives each tenant its own Kafka cluster
+  gc_tuning         fewer searches for cyclic garbage
+  kafka             an async Kafka client for admin calls, offsets and internal topics
+  metrics_server    serves /metrics, /livez and /readyz of a process
+  model             ids, entities, events, errors: values only
+  olep              online event processing: logs, executors, views, for any Kafka
+  pipeline          PySpark jobs: topics to tables, metering, SLO, audit
+  platform          the local platform that `penstock up` starts
+  process_identity  processes by pid and start time, in records and locks
+  quota             sharing a tenant's quota over gateways; token buckets, auto-tuning
+  scale             the persistent-lag scaler for KEDA, for any Kafka
+  sim               simulations that run the platform's decisions from a seed
+  stop_signals      signals as a request to stop
+  wire              Kafka's protocol: codec, and splicing of tenants' bytes
+"""
 
 __version__ = "0.1.0"

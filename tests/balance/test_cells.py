@@ -1,4 +1,4 @@
-"""Cells: made of brokers, filled with tenants, relieved when full."""
+"""Cells: formed from brokers, filled with tenants, relieved when full."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.balance.cell_load import UNKNOWN, BrokerCapacity, BrokerSample, Load, cell_load, handler_busy
 from penstock.balance.cells import (
     FULL,
     TARGET,
@@ -18,14 +19,12 @@ from penstock.balance.cells import (
     LoadedCell,
     Move,
     NoRoom,
-    TenantUse,
+    TenantLoad,
     TooLarge,
-    moves,
     place,
     plan_cells,
-    spare,
+    plan_moves,
 )
-from penstock.balance.load import UNKNOWN, BrokerCapacity, BrokerSample, Load, cell_load, handler_busy
 from penstock.model.errors.balance import CellSizeUneven
 from penstock.model.ids import BrokerId, LogicalClusterId, Zone
 
@@ -36,11 +35,18 @@ CAPACITY = BrokerCapacity(replicas_max=1000, ingress_max=100e6, egress_max=300e6
 
 
 def zones(*counts: int) -> dict[Zone, list[BrokerId]]:
-    """Brokers numbered round the zones."""
+    """Brokers numbered round-robin over the zones."""
     return {
-        Zone("abcdef"[zone]): [BrokerId(1 + zone + turn * len(counts)) for turn in range(count)]
+        Zone("abcdef"[zone]): [BrokerId(1 + zone + n * len(counts)) for n in range(count)]
         for zone, count in enumerate(counts)
     }
+
+
+def unassigned(
+    brokers: dict[Zone, list[BrokerId]], cells: tuple[Cell, ...]
+) -> dict[Zone, tuple[BrokerId, ...]]:
+    assigned = {broker for cell in cells for broker in cell.brokers}
+    return {zone: tuple(sorted(set(members) - assigned)) for zone, members in brokers.items()}
 
 
 def loaded(*loads: float, units_max: int = 100) -> list[LoadedCell]:
@@ -52,8 +58,8 @@ def loaded(*loads: float, units_max: int = 100) -> list[LoadedCell]:
     ]
 
 
-def tenant(name: str, load: float, units: int = 1) -> TenantUse:
-    return TenantUse(LogicalClusterId(name), units, Load(load))
+def tenant(name: str, load: float, units: int = 1) -> TenantLoad:
+    return TenantLoad(LogicalClusterId(name), units, Load(load))
 
 
 def first(cells: Sequence[LoadedCell], count: int) -> Sequence[LoadedCell]:
@@ -71,7 +77,7 @@ def test_cells_take_equally_many_brokers_from_each_zone() -> None:
     assert len({broker for cell in cells for broker in cell.brokers}) == 24
 
 
-def test_existing_cells_stay_and_new_brokers_make_new_ones() -> None:
+def test_existing_cells_stay_and_new_brokers_form_new_ones() -> None:
     before = plan_cells(zones(2, 2, 2), 3)
 
     after = plan_cells(zones(3, 3, 3), 3, before)
@@ -80,17 +86,17 @@ def test_existing_cells_stay_and_new_brokers_make_new_ones() -> None:
     assert [cell.id for cell in after] == ["cell-1", "cell-2", "cell-3"]
 
 
-def test_brokers_that_make_no_whole_cell_are_left_over() -> None:
+def test_brokers_that_do_not_fill_a_cell_stay_unassigned() -> None:
     brokers = zones(3, 2, 2)
 
     cells = plan_cells(brokers, 3)
 
     assert len(cells) == 2
-    assert spare(brokers, cells) == {"a": (7,), "b": (), "c": ()}
+    assert unassigned(brokers, cells) == {"a": (7,), "b": (), "c": ()}
 
 
 @pytest.mark.parametrize("size", [0, 4, -3])
-def test_a_size_that_cannot_be_spread_evenly_is_refused_with_one_that_can(size: int) -> None:
+def test_a_size_that_cannot_be_spread_evenly_is_rejected_with_one_that_can(size: int) -> None:
     with pytest.raises(CellSizeUneven) as refused:
         plan_cells(zones(4, 4, 4), size)
 
@@ -112,7 +118,7 @@ def test_no_broker_is_ever_in_two_cells(counts: list[int], each: int, earlier: i
     members = [broker for cell in cells for broker in cell.brokers]
     assert len(set(members)) == len(members)
     assert len({cell.id for cell in cells}) == len(cells)
-    assert min(len(left) for left in spare(brokers, cells).values()) < each
+    assert min(len(left) for left in unassigned(brokers, cells).values()) < each
 
 
 def test_the_load_of_a_cell_is_the_largest_of_its_three_parts() -> None:
@@ -120,11 +126,12 @@ def test_the_load_of_a_cell_is_the_largest_of_its_three_parts() -> None:
 
     load = cell_load(samples, CAPACITY)
 
-    assert load == Load(broker=pytest.approx(0.3), replicas=0.2, bandwidth=0.6)
+    assert load.broker == pytest.approx(0.3)
+    assert (load.replicas, load.bandwidth) == (0.2, 0.6)
     assert load.highest == 0.6
 
 
-def test_a_cell_that_nobody_measured_takes_nobody() -> None:
+def test_no_tenant_is_placed_in_a_cell_without_measurements() -> None:
     unknown = LoadedCell(Cell(CellId("cell-1"), (BrokerId(1),)), cell_load([], CAPACITY), 10)
 
     assert unknown.load == UNKNOWN
@@ -132,34 +139,34 @@ def test_a_cell_that_nobody_measured_takes_nobody() -> None:
 
 
 @pytest.mark.parametrize(("idle", "busy"), [(1.9, 0.0), (-0.1, 1.0), (0.25, 0.75)])
-def test_handler_idle_outside_its_range_is_taken_for_the_nearest_value(idle: float, busy: float) -> None:
+def test_a_handler_idle_ratio_out_of_range_is_clamped(idle: float, busy: float) -> None:
     assert handler_busy(BrokerSample(idle, 0, 0, 0)) == busy
 
 
-def test_another_load_metric_takes_the_place_of_the_first() -> None:
+def test_the_load_metric_can_be_replaced() -> None:
     load = cell_load([BrokerSample(1.0, 0, 0, 0)], CAPACITY, metric=lambda _: 0.9)
 
     assert load.broker == 0.9
 
 
-def test_of_two_cells_taken_at_random_the_less_loaded_gets_the_tenant() -> None:
+def test_the_less_loaded_of_two_random_cells_gets_the_tenant() -> None:
     cells = loaded(0.5, 0.2, 0.1)
 
     assert place(1, cells, first) == cells[1].cell
 
 
-def test_equally_loaded_cells_get_equally_many() -> None:
+def test_equally_loaded_cells_get_equally_many_tenants() -> None:
     chance = random.Random(7)
     cells = loaded(0.0, 0.0, 0.0, 0.0)
 
-    found = [place(1, cells, chance.sample) for _ in range(4000)]
-    placed = Counter(cell.id for cell in found if isinstance(cell, Cell))
+    chosen = [place(1, cells, chance.sample) for _ in range(4000)]
+    placed = Counter(cell.id for cell in chosen if isinstance(cell, Cell))
 
     assert all(900 < count < 1100 for count in placed.values())
 
 
-def test_a_cluster_larger_than_any_cell_is_refused_with_the_size_that_fits() -> None:
-    assert place(120, loaded(0.1, 0.1, units_max=100), first) == TooLarge(units=120, fits=100)
+def test_a_tenant_too_large_for_any_cell_is_rejected_with_the_size_that_fits() -> None:
+    assert place(120, loaded(0.1, 0.1, units_max=100), first) == TooLarge(units=120, units_max=100)
 
 
 def test_a_large_tenant_goes_where_it_fits_even_if_that_cell_is_fuller() -> None:
@@ -168,14 +175,14 @@ def test_a_large_tenant_goes_where_it_fits_even_if_that_cell_is_fuller() -> None
     assert place(50, [small, large], first) == large.cell
 
 
-def test_when_every_cell_is_full_a_new_one_is_asked_for() -> None:
-    answer = place(1, loaded(FULL, 0.9), first)
+def test_a_new_cell_is_requested_when_every_cell_is_full() -> None:
+    result = place(1, loaded(FULL, 0.9), first)
 
-    assert isinstance(answer, NoRoom)
-    assert answer.wanted.brokers == 6
+    assert isinstance(result, NoRoom)
+    assert result.new_cell.brokers == 6
 
 
-def test_five_times_the_capacity_is_sold_as_long_as_measured_load_is_low() -> None:
+def test_cells_may_be_oversubscribed_fivefold_while_measured_load_is_low() -> None:
     chance = random.Random(3)
     cells = loaded(0.1, 0.1, 0.1, units_max=10)  # three cells of ten units each
 
@@ -184,66 +191,66 @@ def test_five_times_the_capacity_is_sold_as_long_as_measured_load_is_low() -> No
     assert all(isinstance(each, Cell) for each in sold)  # 150 units on 30
 
 
-def test_the_smallest_tenant_that_is_enough_leaves_a_full_cell() -> None:
+def test_the_smallest_tenant_that_brings_a_full_cell_below_the_target_leaves() -> None:
     cells = loaded(0.85, 0.3)
     tenants = {CellId("cell-0"): [tenant("big", 0.5), tenant("middle", 0.2), tenant("small", 0.1)]}
 
-    relief = moves(cells, tenants)
+    relief = plan_moves(cells, tenants)
 
     assert relief.moves == (Move(LogicalClusterId("middle"), CellId("cell-0"), CellId("cell-1")),)
     assert relief.new_cell is None
 
 
-def test_when_no_single_tenant_is_enough_several_leave() -> None:
+def test_several_tenants_leave_when_no_single_one_is_large_enough() -> None:
     cells = loaded(0.9, 0.2, 0.1)
     tenants = {CellId("cell-0"): [tenant(f"t{n}", 0.09) for n in range(10)]}
 
-    relief = moves(cells, tenants)
+    relief = plan_moves(cells, tenants)
 
     assert len(relief.moves) == 3
     assert {move.target for move in relief.moves} == {"cell-1", "cell-2"}
 
 
-def test_cells_below_full_are_left_alone() -> None:
+def test_no_tenant_leaves_a_cell_below_full() -> None:
     cells = loaded(FULL - 0.01, 0.1)
 
-    assert moves(cells, {CellId("cell-0"): [tenant("t", 0.3)]}).moves == ()
+    assert plan_moves(cells, {CellId("cell-0"): [tenant("t", 0.3)]}).moves == ()
 
 
-def test_a_tenant_that_moved_lately_stays() -> None:
+def test_a_tenant_that_moved_recently_stays() -> None:
     cells = loaded(0.9, 0.1)
     tenants = {CellId("cell-0"): [tenant("fresh", 0.3), tenant("old", 0.4)]}
 
-    relief = moves(cells, tenants, resting={LogicalClusterId("fresh")})
+    relief = plan_moves(cells, tenants, resting={LogicalClusterId("fresh")})
 
     assert [move.tenant for move in relief.moves] == ["old"]
 
 
-def test_when_nobody_has_room_a_new_cell_is_asked_for() -> None:
+def test_a_new_cell_is_requested_when_no_other_has_room() -> None:
     cells = loaded(0.95, 0.69, 0.65)
     tenants = {CellId("cell-0"): [tenant("t", 0.3), tenant("u", 0.2)]}
 
-    relief = moves(cells, tenants)
+    relief = plan_moves(cells, tenants)
 
     assert relief.moves == ()
     assert relief.new_cell is not None
     assert relief.new_cell.brokers == 6
 
 
-def test_a_tenant_is_not_moved_to_a_cell_too_small_for_what_it_was_sold() -> None:
-    hot = loaded(0.9, units_max=100)[0]
+def test_a_tenant_is_not_moved_to_a_cell_too_small_for_its_size() -> None:
+    full_cell = loaded(0.9, units_max=100)[0]
     small = loaded(0.0, 0.1, units_max=10)[1]
 
-    relief = moves([hot, small], {CellId("cell-0"): [tenant("large", 0.3, units=50)]})
+    relief = plan_moves([full_cell, small], {CellId("cell-0"): [tenant("large", 0.3, units=50)]})
 
     assert relief.moves == ()
 
 
-def test_a_tenants_part_grows_in_a_smaller_cell() -> None:
-    hot = loaded(0.9)[0]
+def test_a_tenant_is_a_larger_share_of_a_smaller_cell() -> None:
+    full_cell = loaded(0.9)[0]
     half = LoadedCell(Cell(CellId("cell-9"), (BrokerId(1), BrokerId(2), BrokerId(3))), Load(0.2), 100)
 
-    relief = moves([hot, half], {CellId("cell-0"): [tenant("t", 0.3)]})  # 0.6 of the smaller one
+    relief = plan_moves([full_cell, half], {CellId("cell-0"): [tenant("t", 0.3)]})  # 0.6 of the smaller one
 
     assert relief.moves == ()
 
@@ -252,7 +259,7 @@ def test_a_tenants_part_grows_in_a_smaller_cell() -> None:
     loads=st.lists(st.lists(st.floats(0.001, 0.4), max_size=12), min_size=1, max_size=8),
     chance=st.randoms(use_true_random=False),
 )
-def test_moves_never_fill_a_cell_and_never_move_anybody_twice(
+def test_moves_never_fill_a_cell_and_never_move_a_tenant_twice(
     loads: list[list[float]], chance: random.Random
 ) -> None:
     tenants = {
@@ -262,14 +269,14 @@ def test_moves_never_fill_a_cell_and_never_move_anybody_twice(
     cells = loaded(*(sum(members) for members in loads))
     chance.shuffle(cells)
 
-    relief = moves(cells, tenants)
+    relief = plan_moves(cells, tenants)
 
-    use = {each.tenant: each.load.highest for members in tenants.values() for each in members}
+    load_of = {each.tenant: each.load.highest for members in tenants.values() for each in members}
     after = {each.cell.id: each.load.highest for each in cells}
     before = dict(after)
     for move in relief.moves:
-        after[move.source] -= use[move.tenant]
-        after[move.target] += use[move.tenant]
+        after[move.source] -= load_of[move.tenant]
+        after[move.target] += load_of[move.tenant]
     assert len({move.tenant for move in relief.moves}) == len(relief.moves)
     assert all(before[move.source] >= FULL for move in relief.moves)
     assert all(after[move.target] <= TARGET + 1e-9 for move in relief.moves)

@@ -1,4 +1,4 @@
-"""Interleaving, and counting processor time over a tree of processes."""
+"""Interleaved rounds, and processor time over a process tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.measure import Series, interleave, processor_seconds, rotated
 BURN = "import time\nwhile time.process_time() < 0.2: pass\n"
 
 
-def test_every_round_runs_every_contender_and_begins_with_another() -> None:
+def test_every_round_runs_every_contender_and_starts_with_another() -> None:
     order: list[str] = []
 
     interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=2, warm_up=0)
@@ -20,7 +20,7 @@ def test_every_round_runs_every_contender_and_begins_with_another() -> None:
     assert order == ["a", "b", "b", "a"]
 
 
-def test_warm_up_rounds_are_forgotten() -> None:
+def test_warm_up_rounds_are_discarded() -> None:
     calls = iter(range(10))
 
     measured = interleave({"a": lambda: float(next(calls))}, rounds=3, warm_up=2)
@@ -29,14 +29,14 @@ def test_warm_up_rounds_are_forgotten() -> None:
     assert len(measured["a"].wall) == len(measured["a"].processor) == 3
 
 
-def test_a_contender_that_returns_a_figure_only_sometimes_is_refused() -> None:
-    figures = iter([1.0, None])
+def test_a_contender_that_returns_a_value_only_sometimes_is_refused() -> None:
+    values = iter([1.0, None])
 
     with pytest.raises(ValueError, match="1 of 2 runs"):
-        interleave({"a": lambda: next(figures)}, rounds=2, warm_up=0)
+        interleave({"a": lambda: next(values)}, rounds=2, warm_up=0)
 
 
-def test_rotation_keeps_everyone() -> None:
+def test_rotation_keeps_every_name() -> None:
     assert [rotated(["a", "b", "c"], turn) for turn in (0, 1, 5)] == [
         ["a", "b", "c"],
         ["b", "c", "a"],
@@ -79,7 +79,7 @@ def test_the_time_of_a_living_child_is_counted() -> None:
     assert together >= alone
 
 
-def test_a_process_that_is_gone_costs_nothing_more() -> None:
+def test_an_ended_process_counts_as_zero() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
 

@@ -1,4 +1,4 @@
-"""The command for tests: `penstock` in a process of its own, `here` in this one, which is quicker."""
+"""The command for tests: `penstock` in a separate process, `here` in this one, which is quicker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from penstock.cli.app import run
-from tests.ground.command import Penstock, Ran
+from tests.harness.command import CommandResult, Penstock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,18 +27,18 @@ def penstock(tmp_path: Path) -> Iterator[Penstock]:
 @pytest.fixture
 def here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Ran]]:
+) -> Iterator[Callable[..., CommandResult]]:
     """Run a command in this process, with `tmp_path` as working directory and `.penstock` in it."""
     for variable in [name for name in os.environ if name.startswith("PENSTOCK_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
 
-    def command(*words: str) -> Ran:
+    def command(*words: str) -> CommandResult:
         capsys.readouterr()
         code = run(list(words))
-        said = capsys.readouterr()
-        return Ran(code, said.out, said.err)
+        printed = capsys.readouterr()
+        return CommandResult(code, printed.out, printed.err)
 
     yield command
     structlog.reset_defaults()

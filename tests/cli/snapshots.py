@@ -1,6 +1,6 @@
 """The help of every command, kept in tests/cli/golden so that a change of it is seen and meant.
 
-python -m tests.cli.snapshots       # writes the files anew; look at the difference before you commit
+python -m tests.cli.snapshots       # rewrites the files; read the diff before you commit
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def golden_path(words: tuple[str, ...]) -> Path:
 
 def main() -> None:
     GOLDEN.mkdir(exist_ok=True)
-    wanted = {golden_path(words): help_of(words) for words in nodes()}
+    expected = {golden_path(words): help_of(words) for words in nodes()}
     for path in GOLDEN.glob("*.txt"):
-        if path not in wanted:
+        if path not in expected:
             path.unlink()
-    for path, text in wanted.items():
+    for path, text in expected.items():
         path.write_text(text)
 
 

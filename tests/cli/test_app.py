@@ -16,12 +16,12 @@ from penstock.cli.app import COMMANDS, command_tree, run
 from penstock.model.errors.fleet import FormatFailed, NotRunning
 from penstock.model.errors.settings import ExtraMissing
 from tests.cli.snapshots import help_of, nodes
-from tests.ground.command import Penstock, clean_environment
+from tests.harness.command import Penstock, clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.command import Ran
+    from tests.harness.command import CommandResult
 
 
 NODES = list(nodes())
@@ -48,7 +48,7 @@ def test_the_tree_has_the_commands_it_is_to_have() -> None:
 
 
 @every_command
-def test_a_command_says_what_it_does_and_gives_an_example(words: tuple[str, ...]) -> None:
+def test_every_command_has_a_summary_and_an_example(words: tuple[str, ...]) -> None:
     described = help_of(words)
 
     assert described.startswith(f"Usage: penstock {' '.join(words)}")
@@ -70,7 +70,7 @@ def test_one_command_is_built_alone_for_the_sake_of_speed() -> None:
     assert [name for name in tree if not name.startswith("-")] == ["version"]
 
 
-def test_without_a_command_help_is_shown(here: Callable[..., Ran]) -> None:
+def test_without_a_command_help_is_shown(here: Callable[..., CommandResult]) -> None:
     ran = here()
 
     assert ran.code == 0
@@ -96,25 +96,27 @@ USAGE = [
 
 @pytest.mark.parametrize("words", USAGE, ids=" ".join)
 def test_a_usage_mistake_ends_with_2_one_line_and_where_to_look(
-    here: Callable[..., Ran], words: list[str]
+    here: Callable[..., CommandResult], words: list[str]
 ) -> None:
     ran = here(*words)
 
     assert ran.code == 2
     assert ran.out == ""
-    said, way_out = ran.err.splitlines()
-    assert said.startswith("error: ")
-    assert said.endswith("(PEN-1006)")
+    error, way_out = ran.err.splitlines()
+    assert error.startswith("error: ")
+    assert error.endswith("(PEN-1006)")
     known = f" {words[0]}" if words[0] in COMMANDS else ""
     assert way_out == f"  See: penstock{known} --help"
 
 
-def test_a_mistyped_word_is_repeated(here: Callable[..., Ran]) -> None:
+def test_a_mistyped_word_is_repeated(here: Callable[..., CommandResult]) -> None:
     assert "stauts" in here("stauts").err
 
 
 @pytest.mark.parametrize("form", [["-o", "json"], ["--output", "json"], ["--output=json"], ["-o=json"]])
-def test_an_error_comes_in_the_form_that_was_asked_for(here: Callable[..., Ran], form: list[str]) -> None:
+def test_an_error_is_printed_in_the_requested_form(
+    here: Callable[..., CommandResult], form: list[str]
+) -> None:
     ran = here("status", *form)
 
     assert ran.code == 3
@@ -122,7 +124,7 @@ def test_an_error_comes_in_the_form_that_was_asked_for(here: Callable[..., Ran],
 
 
 def test_the_form_of_the_settings_counts_for_errors_too(
-    here: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+    here: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_OUTPUT", "json")
 
@@ -141,7 +143,7 @@ def fails(error: BaseException) -> Callable[..., object]:
 
 
 def test_an_error_out_of_a_group_is_shown_as_the_first_of_them(
-    here: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+    here: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = [FormatFailed(node="b1", reason="x", directory="d"), NotRunning(home="h")]
     monkeypatch.setattr(module, "command_tree", fails(ExceptionGroup("g", [ExceptionGroup("h", inner)])))
@@ -162,7 +164,9 @@ def test_a_fault_of_our_own_is_not_hidden(monkeypatch: pytest.MonkeyPatch, error
         run(["status"])
 
 
-def test_an_interrupt_ends_with_130(here: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_with_130(
+    here: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "command_tree", fails(KeyboardInterrupt()))
 
     assert here("status").code == 130
@@ -170,13 +174,13 @@ def test_an_interrupt_ends_with_130(here: Callable[..., Ran], monkeypatch: pytes
 
 def test_a_reader_that_went_away_is_no_error(penstock: Penstock) -> None:
     reader, writer = os.pipe()
-    os.close(reader)  # before the command can say anything
-    with open(writer, "wb") as nobody:  # noqa: PTH123 - a descriptor
+    os.close(reader)  # before the command prints anything
+    with open(writer, "wb") as closed:  # noqa: PTH123 - a descriptor
         done = subprocess.run(
             penstock.words("completion", "bash"),
             cwd=penstock.directory,
             env=penstock.environment(),
-            stdout=nobody,
+            stdout=closed,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
@@ -185,7 +189,7 @@ def test_a_reader_that_went_away_is_no_error(penstock: Penstock) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_library_user_without_the_platform_is_told_what_to_install() -> None:
+def test_without_the_platform_packages_the_command_names_the_extra_to_install() -> None:
     program = "import sys; sys.modules['cyclopts'] = None; from penstock.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, check=False
@@ -196,20 +200,20 @@ def test_a_library_user_without_the_platform_is_told_what_to_install() -> None:
     assert done.stderr == f"error: {expected}\n  {expected.advice}\n"
 
 
-def test_the_version_is_the_packages(here: Callable[..., Ran]) -> None:
+def test_the_version_is_the_packages(here: Callable[..., CommandResult]) -> None:
     assert here("--version").out.strip() == __version__
     assert here("version", "-o", "json").data["penstock"] == __version__
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_names_every_command(here: Callable[..., Ran], shell: str) -> None:
+def test_completion_names_every_command(here: Callable[..., CommandResult], shell: str) -> None:
     ran = here("completion", shell)
 
     assert ran.code == 0
     assert all(name in ran.out for name in COMMANDS)
 
 
-def test_the_bash_completion_is_a_script_that_bash_takes(here: Callable[..., Ran]) -> None:
+def test_the_bash_completion_is_a_script_that_bash_takes(here: Callable[..., CommandResult]) -> None:
     script = here("completion", "bash").out
 
     checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)

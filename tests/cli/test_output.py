@@ -5,21 +5,22 @@ from __future__ import annotations
 import io
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from rich.console import Console
 
-from penstock.cli.fleet import client_settings
-from penstock.cli.output import Format, console, plain, show, show_error, table_of, tell
+from penstock.cli.client_settings import client_settings
+from penstock.cli.output import Format, console, plain, report, show, show_error, table_of
+from penstock.kafka.security import Login, Mechanism
 from penstock.model.errors.fleet import NodeFailed
 from penstock.model.errors.settings import SettingInvalid
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"node": "b1", "state": "ready", "mb": 12.34, "why": ""},
     {"node": "b22", "state": "stopped", "mb": None},
 ]
@@ -52,11 +53,12 @@ def test_a_table_has_numbers_to_the_right_and_a_dash_for_nothing() -> None:
     assert lines[1].index("12.3") + 4 == lines[2].index(" - ") + 2
 
 
-def test_a_table_without_rows_is_its_heading() -> None:
-    assert drawn(table_of([], COLUMNS)).split() == list(COLUMNS)
+def test_a_table_without_rows_is_a_sentence() -> None:
+    assert drawn(table_of([], COLUMNS)).strip() == "none"
+    assert drawn(table_of([], COLUMNS, empty="no nodes [b1]")).strip() == "no nodes [b1]"
 
 
-def test_truth_is_said_in_words() -> None:
+def test_booleans_are_printed_as_yes_and_no() -> None:
     assert drawn(table_of([{"x": True}, {"x": False}], {"X": "x"})).split() == ["X", "yes", "no"]
 
 
@@ -69,7 +71,7 @@ def test_elsewhere_than_on_a_terminal_nothing_is_cut_off(capsys: pytest.CaptureF
 
 
 def test_on_a_narrow_terminal_sentences_are_wrapped_not_cut() -> None:
-    hint = "Install a Java runtime of version 17 or newer, or set JAVA_HOME to one."
+    hint = "Install Java 17 or newer, or set JAVA_HOME to such a runtime."
 
     text = drawn(table_of([{"what": "java", "hint": hint}], {"CHECK": "what", "WAY OUT": "hint"}), width=40)
 
@@ -82,7 +84,7 @@ NASTY = ["[/x]", "[red]x[/red]", "[bold", "a\\", "\\[x]", "[link=file:///]", "{0
 @pytest.mark.parametrize("text", NASTY)
 def test_text_from_elsewhere_is_never_taken_for_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     show_error(SettingInvalid(where=text, key="k", value=1, expected="x"))
-    tell(f"[bold]{plain(text)}[/]")
+    report(f"[bold]{plain(text)}[/]")
     show([], Format.TABLE, table_of([{"a": text}], {"A": "a"}))
 
     out, err = capsys.readouterr()
@@ -92,25 +94,25 @@ def test_text_from_elsewhere_is_never_taken_for_markup(text: str, capsys: pytest
 
 
 def test_an_error_is_one_line_and_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    show_error(NodeFailed(node="b1", outcome="exit code 1", words="ERROR x"))
+    show_error(NodeFailed(node="b1", outcome="code 1", last_error="ERROR x"))
 
     assert capsys.readouterr().err.splitlines() == [
-        "error: b1 ended with exit code 1 before it was ready (PEN-2013)",
-        "  Read its log with `penstock logs b1`; its last words: ERROR x",
+        "error: b1 exited with code 1 before it was ready (PEN-2013)",
+        "  Read its log with `penstock logs b1`; its last error: ERROR x",
     ]
 
 
 @pytest.mark.parametrize("form", [Format.JSON, Format.YAML])
 def test_an_error_for_programs_is_one_document(form: Format, capsys: pytest.CaptureFixture[str]) -> None:
-    show_error(NodeFailed(node="b1", outcome="exit code 1", words="ERROR x"), form)
+    show_error(NodeFailed(node="b1", outcome="code 1", last_error="ERROR x"), form)
 
     out, err = capsys.readouterr()
     assert out == ""
     assert json.loads(err) == {
         "error": {
             "code": "PEN-2013",
-            "message": "b1 ended with exit code 1 before it was ready",
-            "hint": "Read its log with `penstock logs b1`; its last words: ERROR x",
+            "message": "b1 exited with code 1 before it was ready",
+            "hint": "Read its log with `penstock logs b1`; its last error: ERROR x",
             "fault": "upstream",
             "retriable": False,
         }
@@ -121,7 +123,7 @@ def test_colour_is_for_terminals(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
 
-    tell("[bold red]x[/]")
+    report("[bold red]x[/]")
 
     assert capsys.readouterr().err == "x\n"
     assert not console().is_terminal
@@ -135,12 +137,12 @@ def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     gone = Gone()
     monkeypatch.setattr(sys, "stderr", gone)
 
-    tell("anybody there?")
+    report("anybody there?")
 
     assert gone.getvalue() == ""
 
 
 def test_settings_for_java_name_a_login_module_that_kafka_has() -> None:
-    settings = client_settings("b:9092", password="p", ca=None, client="java")
+    settings = client_settings("b:9092", Login("u", "p", Mechanism.SCRAM_SHA_512), "java")
 
     assert settings["sasl.jaas.config"].startswith("org.apache.kafka.common.security.scram.ScramLoginModule ")

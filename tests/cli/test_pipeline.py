@@ -1,9 +1,10 @@
-"""`penstock pipeline` without a Spark: what it lists, and what it says of wrong words."""
+"""`penstock pipeline` without Spark: what it lists, and the errors for wrong flags."""
 
 from __future__ import annotations
 
 import io
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,15 +12,16 @@ from rich.console import Console
 
 from penstock.cli import pipeline
 from penstock.fleet.jars import CHECKSUM_FILE, jar_checksums
+from penstock.kafka.admin import topics
 from penstock.model.errors.pipeline import ConnectorsMissing
-from penstock.pipeline.connectors import CONNECTORS, connector_jars
+from penstock.pipeline.spark.connectors import CONNECTORS, connector_jars
 from penstock.pipeline.status import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.ground.command import Ran
+    from tests.harness.command import CommandResult
 
 SETTINGS = """
 connection: {bootstrap: "127.0.0.1:1"}
@@ -28,7 +30,9 @@ jobs: {orders: {topic: orders, table: shop.orders, columns: {id: bigint}}}
 REBUILD = ("rebuild", "--application", "examples.payments.bank:BANK", "--topic", "accounts")
 
 
-def test_jobs_are_listed_with_what_they_read_and_write(here: Callable[..., Ran], tmp_path: Path) -> None:
+def test_jobs_are_listed_with_what_they_read_and_write(
+    here: Callable[..., CommandResult], tmp_path: Path
+) -> None:
     (tmp_path / "pipeline.yaml").write_text(SETTINGS)
 
     ran = here("pipeline", "list", "--settings", "pipeline.yaml", "-o", "json")
@@ -39,7 +43,7 @@ def test_jobs_are_listed_with_what_they_read_and_write(here: Callable[..., Ran],
     assert rows["metering"]["topic"] == "_penstock.usage"
 
 
-def test_a_job_that_never_ran_says_so(here: Callable[..., Ran]) -> None:
+def test_a_job_that_never_ran_is_shown_as_such(here: Callable[..., CommandResult]) -> None:
     ran = here("pipeline", "status", "-o", "json")
 
     assert {row["state"] for row in ran.data} == {"never"}
@@ -60,10 +64,16 @@ def test_a_job_that_never_ran_says_so(here: Callable[..., Ran]) -> None:
         (("invoices", "june.doc", "--from", "2026-06-01", "--until", "2026-06-30"), "PEN-1002"),
     ],
 )
-def test_what_cannot_be_done_is_told_before_spark_is_started(
-    here: Callable[..., Ran], tmp_path: Path, words: tuple[str, ...], code: str
+def test_a_wrong_request_is_refused_before_spark_starts(
+    here: Callable[..., CommandResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    code: str,
 ) -> None:
     (tmp_path / "pipeline.yaml").write_text(SETTINGS)
+    # An unreachable broker is given up soon.
+    monkeypatch.setattr(topics, "describe", partial(topics.describe, timeout=1.0))
 
     ran = here("pipeline", *words, "--settings", "pipeline.yaml", "-o", "json")
 
@@ -71,22 +81,22 @@ def test_what_cannot_be_done_is_told_before_spark_is_started(
     assert ran.error["code"] == code
 
 
-def test_a_terminal_sees_a_bar_with_records_rate_and_offsets_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_a_bar_with_records_rate_and_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     terminal = Console(file=out, force_terminal=True, color_system=None, width=120)
     monkeypatch.setattr(pipeline, "console", lambda **_: terminal)
 
     with pipeline._watching("orders") as observe:
-        observe(JobStatus("orders", rows=1500, batches=2, behind=4500))
+        observe(JobStatus("orders", records=1500, batches=2, lag=4500))
 
-    assert re.search(r"orders.*1500/6000 .*/s, 4,500 behind", out.getvalue())
+    assert re.search(r"orders.*1500/6000 .*/s, lag 4,500", out.getvalue())
 
 
 def test_what_is_no_terminal_gets_a_line_for_each_step(capsys: pytest.CaptureFixture[str]) -> None:
     with pipeline._watching("orders") as observe:
-        observe(JobStatus("orders", rows=1500, batches=2, behind=4500))
+        observe(JobStatus("orders", records=1500, batches=2, lag=4500))
 
-    assert capsys.readouterr().err == "orders: 1500 records, 2 batches, 4500 behind\n"
+    assert capsys.readouterr().err == "orders: 1500 records, 2 batches, lag 4500\n"
 
 
 def test_connectors_that_maven_cannot_get_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

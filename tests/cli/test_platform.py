@@ -7,6 +7,7 @@ import json
 import signal
 import stat
 import threading
+from ast import literal_eval
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -14,10 +15,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from inline_snapshot import snapshot
 
+from penstock.fleet.node import FORMATTING
+from penstock.model.fault_points import FAULT_VARIABLE
 from tests.cli.test_snapshots import shape
-from tests.ground.command import Penstock
-from tests.ground.fleet import wait_for
-from tests.ground.platform import Platform
+from tests.harness.command import Penstock
+from tests.harness.fleet import wait_for
+from tests.harness.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +97,7 @@ def test_status_shows_the_node_and_ends_well_when_all_is(platform: Platform) -> 
 def test_what_connect_prints_connects(platform: Platform) -> None:
     ran = platform.penstock("fleet", "connect", "--client", "python")
 
-    config: dict[str, Any] = dict(line.split("=", 1) for line in ran.out.splitlines())
+    config: dict[str, Any] = literal_eval(ran.out)
     admin = AdminClient(config)
     assert admin.list_topics(timeout=SECONDS_MAX).cluster_id == platform.fleet.clusters[0].cluster.kafka_id
 
@@ -113,14 +116,14 @@ def test_logs_gives_the_last_lines(platform: Platform) -> None:
 
 def test_logs_follows_what_is_logged(platform: Platform, unique: Callable[[str], str]) -> None:
     topic = unique("followed")
-    found = threading.Event()
+    matches = threading.Event()
     process = platform.penstock.start("logs", "b1", "--follow", "-n", "1")
 
     def read() -> None:
         assert process.stdout is not None
         for line in process.stdout:
             if topic in line:
-                found.set()
+                matches.set()
 
     with process:
         assert process.stdout is not None
@@ -129,7 +132,7 @@ def test_logs_follows_what_is_logged(platform: Platform, unique: Callable[[str],
         reader.start()
         try:
             created(platform, topic)
-            noticed = found.wait(SECONDS_MAX)
+            noticed = matches.wait(SECONDS_MAX)
             process.send_signal(signal.SIGINT)
             process.wait(SECONDS_MAX)
         finally:
@@ -193,9 +196,9 @@ def test_what_was_made_outlives_a_killed_supervisor_a_down_an_up_and_a_ctrl_c(
     platform.wait_ready()
     assert topic in topics(platform)
     foreground.send_signal(signal.SIGINT)
-    said, _ = foreground.communicate(timeout=SECONDS_MAX)
-    assert foreground.returncode == 0, said
-    assert said.splitlines()[-1] == "stopped; the data is kept"
+    printed, _ = foreground.communicate(timeout=SECONDS_MAX)
+    assert foreground.returncode == 0, printed
+    assert printed.splitlines()[-1] == "stopped; the data is kept"
     assert platform.process("b1") is None
     assert platform.supervisor() is None
 
@@ -211,28 +214,29 @@ def test_a_start_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> N
         wait_for(lambda: other.supervisor() is not None, what="the supervisor")
         wait_for(lambda: any(penstock.home.glob("clusters/home/b1/lock")), what="it to begin")
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=SECONDS_MAX)
+        printed, _ = process.communicate(timeout=SECONDS_MAX)
     finally:
         penstock.end_everything()
 
-    assert process.returncode == 0, said
+    assert process.returncode == 0, printed
     assert other.supervisor() is None
     assert other.process("b1") is None
     with (penstock.home / "clusters/home/b1/lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if somebody still has its data
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if a process still holds its data
 
 
-def test_of_two_that_start_at_once_one_starts_and_killed_while_formatting_it_hinders_nobody(
+def test_of_two_starts_at_once_one_wins_and_a_kill_while_formatting_blocks_no_later_start(
     tmp_path: Path,
 ) -> None:
     penstock = Penstock(home=tmp_path / "home", directory=tmp_path)
     platform = Platform(penstock)
-    both = [penstock.start("up", "--tiny", "--port", "0", "-o", "json") for _ in range(2)]
+    pause = {FAULT_VARIABLE: f"{FORMATTING}!stop"}
+    both = [penstock.start("up", "--tiny", "--port", "0", "-o", "json", env=pause) for _ in range(2)]
     try:
         wait_for(lambda: [one for one in both if one.poll() is not None], what="one to give way")
         (loser,) = (one for one in both if one.poll() is not None)
         (winner,) = (one for one in both if one is not loser)
-        said = json.loads(loser.communicate()[0].splitlines()[-1])["error"]
+        printed = json.loads(loser.communicate()[0].splitlines()[-1])["error"]
         wait_for(lambda: any(penstock.home.glob("clusters/home/b1/format-*")), what="the formatter")
         assert platform.kill_supervisor() == winner.pid
         winner.communicate()
@@ -241,6 +245,6 @@ def test_of_two_that_start_at_once_one_starts_and_killed_while_formatting_it_hin
     finally:
         penstock.end_everything()
 
-    assert (loser.returncode, said["code"]) == (1, "PEN-2010")
+    assert (loser.returncode, printed["code"]) == (1, "PEN-2010")
     assert platform.process("b1") is None
     assert not list(penstock.home.glob("clusters/home/b1/format-*")), "passwords were left behind"

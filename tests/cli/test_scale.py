@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.cli.app import run
-from penstock.kafka import commits, topics
+from penstock.kafka.admin import group_offsets, topics
+from penstock.kafka.admin.group_offsets import CommittedOffset
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
-from penstock.kafka.commits import Committed
-from penstock.kafka.outcomes import all_done
-from penstock.kafka.partitions import TopicPartition
 from penstock.model.errors import Exit
-from tests.ground.heard import topics_heard
+from tests.harness.propagation import wait_for_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 
 def test_a_recorded_trace_is_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,23 +42,23 @@ def test_a_recorded_trace_is_compared_and_drawn(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["simulate"], "expected --trace FILE, or one of steady, daily-cycle"),
-        (["simulate", "--story", "flood"], "`--story` is 'flood'"),
-        (["simulate", "--story", "step", "--set", "lagThreshold"], "expected key=value"),
-        (["simulate", "--story", "step", "--set", "sustain=1"], "unknown key `sustain`"),
+        (["simulate", "--scenario", "flood"], "`--scenario` is 'flood'"),
+        (["simulate", "--scenario", "step", "--set", "lagThreshold"], "expected key=value"),
+        (["simulate", "--scenario", "step", "--set", "sustain=1"], "unknown key `sustain`"),
         (["explain", "--settings", "nowhere.yaml", "--set", "group=g"], "nowhere.yaml: cannot be read"),
         (["serve", "--settings", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
     ],
 )
 def test_a_mistake_gets_one_clear_error(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = run(["scale", *words])
 
     assert status == Exit.USAGE
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_parameters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,14 +93,16 @@ def test_a_file_without_our_trigger_is_refused(
 
 
 @pytest.mark.kafka
-async def test_explain_says_every_rule_with_its_numbers(
+async def test_explain_prints_every_rule_with_its_numbers(
     fleet: Fleet, unique: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, group = unique("orders"), unique("billing")
     async with Client(fleet.bootstrap, fleet.security()) as client:
-        all_done(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
-        await topics_heard(fleet, topic)
-        all_done(await commits.commit(client, group, {TopicPartition(topic, 0): Committed(0)}))
+        results_or_raise(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
+        await wait_for_topics(fleet, topic)
+        results_or_raise(
+            await group_offsets.commit(client, group, {TopicPartition(topic, 0): CommittedOffset(0)})
+        )
     config = fleet.client_config()
     (tmp_path / "password").write_text(config["sasl.password"])
     (tmp_path / "so.yaml").write_text(
@@ -122,4 +124,4 @@ async def test_explain_says_every_rule_with_its_numbers(
     data = json.loads(capsys.readouterr().out)
     assert status == Exit.FINE
     assert (data["scaledObject"], data["group"], data["replicas"]) == ("shop/billing", group, 1)
-    assert data["rules"][0] == {"rule": "G1 group at rest", "holds": True, "because": "group is Empty"}
+    assert data["rules"][0] == {"rule": "G1 not rebalancing", "holds": True, "reason": "group is Empty"}

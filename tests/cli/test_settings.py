@@ -1,4 +1,4 @@
-"""Settings: YAML file < environment < flags, and what is said about mistakes."""
+"""Settings: YAML file < environment < flags, and the errors for mistakes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.command import Ran
+    from tests.harness.command import CommandResult
 
 
 @pytest.fixture(autouse=True)
-def _somewhere(here: Callable[..., Ran]) -> None:
+def _somewhere(here: Callable[..., CommandResult]) -> None:
     """Every test in a directory and an environment without settings."""
 
 
-def test_nothing_said_is_a_table_and_a_home_here(tmp_path: Path) -> None:
+def test_the_defaults_are_a_table_and_a_home_in_the_working_directory(tmp_path: Path) -> None:
     options = Options()
 
     assert options.form is Format.TABLE
@@ -54,15 +54,13 @@ def test_a_file_elsewhere_is_named_in_the_environment(tmp_path: Path) -> None:
     assert read_settings({"PENSTOCK_CONFIG": str(tmp_path / "other.yaml")}) == {"home": "/h"}
 
 
-def test_an_empty_file_says_nothing() -> None:
+def test_an_empty_file_sets_nothing() -> None:
     Path("penstock.yaml").write_text("# nothing yet\n")
 
     assert read_settings({}) == {}
 
 
-def test_an_empty_variable_says_nothing_and_is_not_this_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_variable_counts_as_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", "")
     monkeypatch.setenv("PENSTOCK_OUTPUT", "")
 
@@ -79,7 +77,7 @@ def test_a_tilde_is_the_users_own_directory(monkeypatch: pytest.MonkeyPatch, tmp
 def test_variables_of_other_parts_are_left_to_them() -> None:
     others = {
         "PENSTOCK_CACHE": "x",
-        "PENSTOCK_PUMP": "python",
+        "PENSTOCK_DATA_PATH": "python",
         "PENSTOCK_FAULT": "x",
         "PENSTOCK_BUDGET_FACTOR": "2",
         "PENSTOCKING": "x",
@@ -88,7 +86,7 @@ def test_variables_of_other_parts_are_left_to_them() -> None:
     assert read_settings(others) == {}
 
 
-def test_an_unknown_key_of_the_file_is_named(here: Callable[..., Ran]) -> None:
+def test_an_unknown_key_of_the_file_is_named(here: Callable[..., CommandResult]) -> None:
     Path("penstock.yaml").write_text("hoem: x\n")
 
     with pytest.raises(SettingUnknown, match=r"penstock\.yaml: unknown key `hoem` \(PEN-1001\)"):
@@ -103,7 +101,7 @@ def test_an_unknown_key_of_the_file_is_named(here: Callable[..., Ran]) -> None:
 
 
 def test_an_unknown_variable_is_named_whatever_the_command(
-    here: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+    here: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_HOEM", "x")
 
@@ -126,9 +124,9 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("content", "error", "said"), BAD_FILES)
+@pytest.mark.parametrize(("content", "error", "message"), BAD_FILES)
 def test_a_bad_file_is_refused_with_the_reason(
-    here: Callable[..., Ran], content: str, error: type[Exception], said: str
+    here: Callable[..., CommandResult], content: str, error: type[Exception], message: str
 ) -> None:
     Path("penstock.yaml").write_text(content)
 
@@ -136,9 +134,9 @@ def test_a_bad_file_is_refused_with_the_reason(
         read_settings({})
     ran = here("version")
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert ran.code == 2
-    assert said in ran.err
+    assert message in ran.err
 
 
 def test_a_file_that_is_named_but_not_there_is_an_error() -> None:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def test_cells_are_compared_with_none(capsys: pytest.CaptureFixture[str]) -> None:
     status = run(["sim", "cells", "--tenants", "200", "--days", "4", "-o", "json"])
 
-    found = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
     assert status == Exit.FINE
-    assert found["experiment"][0] == {"what": "connections of a client", "without": 24.0, "with": 6.0}
-    assert {row["placement"] for row in found["month"]} >= {"random", "two choices", "least loaded"}
+    assert printed["experiment"][0] == {"what": "connections of a client", "without": 24.0, "with": 6.0}
+    assert {row["placement"] for row in printed["month"]} >= {"random", "two choices", "least loaded"}
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--seed", "-1"), ("--days", "0"), ("--tenants", "0")])
@@ -35,7 +35,7 @@ def test_a_cell_that_zones_cannot_share_is_refused(capsys: pytest.CaptureFixture
     status = run(["sim", "cells", "--size", "5"])
 
     assert status == Exit.FAILED
-    assert "Take 6 brokers a cell" in capsys.readouterr().err
+    assert "Use 6 brokers per cell" in capsys.readouterr().err
 
 
 def test_quotas_are_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,9 +44,9 @@ def test_quotas_are_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
 
     status = run(["sim", "quotas", *small, "--plot", str(picture), "-o", "json"])
 
-    found = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
     assert status == Exit.FINE
-    assert [row["scheme"] for row in found] == ["static", "dynamic", "dynamic, lazy"]
+    assert [row["scheme"] for row in printed] == ["static", "dynamic", "dynamic, lazy"]
     assert picture.exists()
 
 

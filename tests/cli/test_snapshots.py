@@ -1,7 +1,7 @@
 """Help texts and JSON shapes change only on purpose.
 
-Help lies in tests/cli/golden and is written anew by `python -m tests.cli.snapshots`; shapes stand
-here and are written anew by `python -m pytest tests/cli --inline-snapshot=fix`.
+Help texts are in tests/cli/golden; `python -m tests.cli.snapshots` rewrites them. Shapes are in this
+file; `python -m pytest tests/cli --inline-snapshot=fix` rewrites them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from inline_snapshot import snapshot
 
-from penstock.fleet.local import remember_spec
+from penstock.fleet.local_fleet import save_fleet_document
 from tests.cli.snapshots import GOLDEN, golden_path, help_of, nodes
-from tests.ground.java import fake_fleet
+from tests.harness.java import fake_fleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.ground.command import Ran
+    from tests.harness.command import CommandResult
 
 NODES = list(nodes())
 TINY = {"port": 0, "combined": True, "brokers": 1, "zones": ["a"]}
@@ -55,14 +55,14 @@ def shape(value: Any) -> Any:
 def home(tmp_path: Path) -> Path:
     """A fleet that was made, and does not run."""
     fleet = fake_fleet(tmp_path, TINY)
-    remember_spec(fleet.layout, {"clusters": [TINY]})
+    save_fleet_document(fleet.layout, {"clusters": [TINY]})
     logs = fleet.node("b1").layout.logs
     logs.mkdir(parents=True)
     (logs / "server.log").write_text("one\ntwo\nthree\n")
     return fleet.layout.home
 
 
-def test_the_shape_of_status(here: Callable[..., Ran], home: Path) -> None:
+def test_the_shape_of_status(here: Callable[..., CommandResult], home: Path) -> None:
     ran = here("status", "--home", str(home), "-o", "json")
 
     assert ran.code == 5
@@ -96,27 +96,27 @@ def test_the_shape_of_status(here: Callable[..., Ran], home: Path) -> None:
     )
 
 
-def test_the_shape_of_logs(here: Callable[..., Ran], home: Path) -> None:
+def test_the_shape_of_logs(here: Callable[..., CommandResult], home: Path) -> None:
     ran = here("logs", "--home", str(home), "-o", "json")
 
     assert ran.code == 0
     assert shape(ran.data) == snapshot([{"node": "str", "line": "str"}])
 
 
-def test_the_shape_of_version(here: Callable[..., Ran]) -> None:
+def test_the_shape_of_version(here: Callable[..., CommandResult]) -> None:
     assert shape(here("version", "-o", "json").data) == snapshot(
         {"penstock": "str", "kafka": "str", "python": "str", "java": "str"}
     )
 
 
-def test_the_shape_of_doctor(here: Callable[..., Ran]) -> None:
+def test_the_shape_of_doctor(here: Callable[..., CommandResult]) -> None:
     assert shape(here("doctor", "-o", "json").data) == snapshot(
         [{"what": "str", "state": "str", "detail": "str", "hint": "str"}]
     )
 
 
 @pytest.mark.parametrize("client", ["java", "python", "kcat"])
-def test_the_shape_of_fleet_connect(here: Callable[..., Ran], home: Path, client: str) -> None:
+def test_the_shape_of_fleet_connect(here: Callable[..., CommandResult], home: Path, client: str) -> None:
     ran = here("fleet", "connect", "--home", str(home), "--client", client, "-o", "json")
 
     java = snapshot(
@@ -139,7 +139,7 @@ def test_the_shape_of_fleet_connect(here: Callable[..., Ran], home: Path, client
     assert shape(ran.data) == (java if client == "java" else others)
 
 
-def test_the_shape_of_an_error(here: Callable[..., Ran]) -> None:
+def test_the_shape_of_an_error(here: Callable[..., CommandResult]) -> None:
     assert shape(here("status", "-o", "json").error) == snapshot(
         {"code": "str", "message": "str", "hint": "str", "fault": "str", "retriable": "bool"}
     )

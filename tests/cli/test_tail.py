@@ -106,10 +106,10 @@ def test_the_last_lines_before_a_place_are_those_that_stood_there(tmp_path: Path
     assert last_lines(tmp_path / "f", 2, until=4) == ["a", "b"]
 
 
-async def test_what_comes_after_the_last_lines_is_told_once(
+async def test_lines_after_the_last_ones_are_printed_once(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS_BETWEEN", 0.01)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     following = asyncio.create_task(follow_files({"b1": path}, prefix=False, last=5))
     printed = ""
     async with asyncio.timeout(60):
@@ -127,10 +127,10 @@ async def test_what_comes_after_the_last_lines_is_told_once(
     assert printed == "old\nnew\n"
 
 
-async def test_following_several_files_says_whose_line_it_is(
+async def test_following_several_files_prefixes_each_line_with_its_node(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS_BETWEEN", 0.01)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     following = asyncio.create_task(follow_files({"b1": path, "b2": tmp_path / "other"}, prefix=True))
     await asyncio.sleep(0)
     append(path, "one\n")

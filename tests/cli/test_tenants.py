@@ -1,99 +1,62 @@
-"""The commands that ask the control plane, against one on paper, over real HTTP."""
+"""The commands that call the control plane, against one in memory, over real HTTP."""
 
 from __future__ import annotations
 
-import json
-import signal
 import socket
-import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
-import uvicorn
 
 from penstock.balance.cells import CellId, NewCell
-from penstock.cli import keyring
-from penstock.cli.growing import add_cell
-from penstock.cli.keyring import Kept, kept_for
-from penstock.cli.remote import Control, local_url
-from penstock.cli.settings import RemoteOptions
-from penstock.control.api import make_api
+from penstock.control.acls import AclEntry
 from penstock.control.checker import Difference, Kind
-from penstock.control.relieving import needs_cell
-from penstock.control.rules import Rule
-from penstock.control.running import Running, root_token, run_control
-from penstock.control.service import Role
+from penstock.control.process import ControlOptions, root_token, run_control
+from penstock.control.relief_service import needs_cell
 from penstock.fleet.layout import Layout
-from penstock.fleet.local import remembered_document
-from penstock.fleet.supervisor import sole_supervisor
-from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperationState, PhysicalCluster
+from penstock.model.entities import ApiKey, LogicalCluster, Operation, PhysicalCluster
 from penstock.model.errors import Exit
-from penstock.model.errors.control import (
-    CellSlow,
-    ControlUnreachable,
-    KeyNotHere,
-    OperationFailed,
-    OperationSlow,
-    ProblemAnswered,
-    TokenRefused,
-)
 from penstock.model.errors.gateway import ListenFailed
-from penstock.model.errors.settings import SettingInvalid, UsageInvalid
+from penstock.model.errors.settings import SettingInvalid
 from penstock.model.events import QuotaShares
 from penstock.model.ids import LogicalClusterId, kafka_user
-from tests.cli.test_growing import fleet_of
-from tests.control.ground import PHYSICAL
-from tests.control.paper_plane import ROOT, PaperPlane
-from tests.ground.fleet import wait_for
+from penstock.platform.keyring import saved_key, saved_keys
+from tests.control.in_memory_control import PHYSICAL
+from tests.control.in_memory_plane import ROOT, InMemoryPlane
+from tests.harness.control_api import ControlApi, serve_control_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fastapi import FastAPI
-
-    from tests.ground.command import Ran
-
-
-class _Server(uvicorn.Server):
-    def install_signal_handlers(self) -> None:
-        """A thread has none."""
+    from tests.harness.command import CommandResult
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[uvicorn.Server, str]]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = _Server(uvicorn.Config(make_api(), log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    wait_for(lambda: server.started, what="the API")
-    yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(30)
-    listener.close()
+def control_api() -> Iterator[ControlApi]:
+    with serve_control_api() as api:
+        yield api
 
 
 @pytest.fixture
 def plane(
-    served: tuple[uvicorn.Server, str], here: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> PaperPlane:
+    control_api: ControlApi, here: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> InMemoryPlane:
     del here  # which cleans the environment first
-    server, url = served
-    made = PaperPlane()
-    cast("FastAPI", server.config.app).state.plane = made  # the server knows it as any application
-    monkeypatch.setenv("PENSTOCK_URL", url)
+    monkeypatch.setenv("PENSTOCK_URL", control_api.url)
     monkeypatch.setenv("PENSTOCK_TOKEN", ROOT)
-    return made
+    return control_api.new_plane()
 
 
-def test_a_cluster_is_made_from_what_its_workload_needs(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_a_cluster_is_made_from_what_its_workload_needs(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
     ran = here("cluster", "create", "shop", "--ingress", "20MB/s", "--partitions", "300", "-o", "json")
 
     cluster = plane.registry.cluster("shop")
     assert ran.code == 0, ran.err
     assert (ran.data["id"], ran.data["units"], ran.data["state"]) == (cluster.id, 4, "ready")
-    kept = kept_for(Layout(Path(".penstock").absolute()), "shop")
+    kept = saved_key(Layout(Path(".penstock").absolute()), "shop")
     assert (kept.key, kept.secret) == (ran.data["key"], ran.data["secret"])
     assert plane.registry.count(ApiKey) == 1
 
@@ -103,12 +66,12 @@ def test_a_cluster_is_made_from_what_its_workload_needs(plane: PaperPlane, here:
     [
         ("java", ["sasl.jaas.config=", "PlainLoginModule"]),
         ("python", ["'sasl.password'", "'bootstrap.servers': '127.0.0.1:28001'"]),
-        ("kcat", ["kcat -X bootstrap.servers=127.0.0.1:28001", "-L"]),
+        ("kcat", ["kcat -X 'bootstrap.servers=127.0.0.1:28001'", "-L"]),
         ("spark", ["'kafka.sasl.jaas.config'"]),
     ],
 )
 def test_settings_are_printed_as_each_client_takes_them(
-    plane: PaperPlane, here: Callable[..., Ran], client: str, words: list[str]
+    plane: InMemoryPlane, here: Callable[..., CommandResult], client: str, words: list[str]
 ) -> None:
     del plane
     here("cluster", "create", "shop")
@@ -118,8 +81,23 @@ def test_settings_are_printed_as_each_client_takes_them(
     assert all(word in ran.out for word in words), ran.out
 
 
+def test_settings_written_to_a_file_are_readable_by_their_owner_alone(
+    plane: InMemoryPlane, here: Callable[..., CommandResult], tmp_path: Path
+) -> None:
+    del plane
+    here("cluster", "create", "shop")
+
+    ran = here("cluster", "connect", "--to", "shop.properties")
+
+    file = tmp_path / "shop.properties"
+    assert (ran.code, ran.out) == (0, "")
+    assert "PlainLoginModule" in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert here("cluster", "connect", "--to", "missing/shop.properties").code == 2
+
+
 def test_clusters_are_listed_shown_changed_moved_and_deleted(
-    plane: PaperPlane, here: Callable[..., Ran]
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
     here("cluster", "create", "shop", "--no-key", "--allow", "10.0.0.0/8")
     before = plane.registry.cluster("shop").cell
@@ -135,7 +113,7 @@ def test_clusters_are_listed_shown_changed_moved_and_deleted(
     assert plane.registry.count(LogicalCluster) == 0
 
 
-def test_accounts_grants_and_keys(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_accounts_grants_and_keys(plane: InMemoryPlane, here: Callable[..., CommandResult]) -> None:
     here("cluster", "create", "shop")
     assert here("account", "create", "billing", "--cluster", "shop").code == 0
     assert here("acl", "grant", "billing", "read", "orders", "--cluster", "shop").code == 0
@@ -149,10 +127,10 @@ def test_accounts_grants_and_keys(plane: PaperPlane, here: Callable[..., Ran]) -
     made = here("key", "create", "--cluster", "shop", "--account", "billing", "-o", "json").data
     rotated = here("key", "rotate", made["key"], "-o", "json").data
     layout = Layout(Path(".penstock").absolute())
-    assert kept_for(layout, None).key == rotated["key"]
+    assert saved_key(layout, None).key == rotated["key"]
     assert len(here("key", "list", "--cluster", "shop", "-o", "json").data) == 2
     assert here("key", "revoke", rotated["key"]).code == 0
-    assert keyring.every(layout) == []
+    assert saved_keys(layout) == []
     assert here("account", "delete", "billing", "--cluster", "shop").code == 0
     missing = here("account", "delete", "billing", "--cluster", "shop")
     assert (missing.code, "PEN-5001" in missing.err) == (Exit.NOT_FOUND, True)
@@ -160,23 +138,23 @@ def test_accounts_grants_and_keys(plane: PaperPlane, here: Callable[..., Ran]) -
     assert plane.registry.count(ApiKey) == 1
 
 
-def test_a_rule_that_the_tenant_made_is_listed_as_its_own(
-    plane: PaperPlane, here: Callable[..., Ran]
+def test_an_acl_that_the_tenant_created_is_listed_with_its_origin(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
     here("cluster", "create", "shop", "--no-key")
     (owner,) = plane.registry.accounts(plane.registry.cluster("shop").id)
     user = kafka_user(owner.tenant, owner.account)
-    plane.made = (Rule(user, "topic", f"{owner.tenant}_orders", "literal", "write", "deny"),)
+    plane.created_acls = (AclEntry(user, "topic", f"{owner.tenant}_orders", "literal", "write", "deny"),)
 
     listed = here("acl", "list", "owner", "--cluster", "shop")
 
     rows = [line.split() for line in listed.out.splitlines()[1:]]
-    assert ["topic", "orders", "literal", "write", "deny", "made", "by", "the", "tenant"] in rows
+    assert ["topic", "orders", "literal", "write", "deny", "created", "by", "the", "tenant"] in rows
     assert ["group", "*", "literal", "all", "allow", "role"] in rows
 
 
 def test_operations_cells_and_the_control_plane_are_shown(
-    plane: PaperPlane, here: Callable[..., Ran]
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
     here("cluster", "create", "shop", "--no-key")
     (operation,) = here("operation", "list", "-o", "json").data
@@ -190,11 +168,11 @@ def test_operations_cells_and_the_control_plane_are_shown(
     assert plane.registry.count(Operation) == 2
 
 
-def test_a_cell_list_says_what_is_needed_and_what_would_be_done(
-    plane: PaperPlane, here: Callable[..., Ran]
+def test_a_cell_list_shows_what_is_needed_and_the_remedy(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
-    wanted = NewCell(3, "cell-1 full", (CellId("cell-1"),))
-    plane.paper.accept(needs_cell(plane.registry, plane.paper.ask(), PHYSICAL, wanted, "buy three"))
+    needed = NewCell(3, "cell-1 full", (CellId("cell-1"),))
+    plane.memory.accept(needs_cell(plane.registry, plane.memory.context(), PHYSICAL, needed, "buy three"))
 
     ran = here("cell", "list")
 
@@ -203,24 +181,9 @@ def test_a_cell_list_says_what_is_needed_and_what_would_be_done(
     assert "buy three" in ran.err
 
 
-def test_a_cell_that_does_not_come_is_said_to_be_slow(plane: PaperPlane, here: Callable[..., Ran]) -> None:
-    del plane, here
-    layout = Layout(Path(".penstock").absolute())
-    fleet_of(layout, {"port": 0})
-    heard: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
-    try:
-        with sole_supervisor(layout), pytest.raises(CellSlow):
-            add_cell(RemoteOptions(home=layout.home), seconds=0)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-
-    assert heard == [signal.SIGUSR1]
-    (shape,) = (remembered_document(layout) or {})["clusters"]
-    assert shape["brokers"] == 6
-
-
-def test_a_dedicated_cluster_is_made_on_an_adopted_one(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_a_dedicated_cluster_is_made_on_an_adopted_one(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
     plane.not_empty = ("west",)
     words = ("cluster", "create", "alone", "--tenancy", "dedicated", "--no-key", "--adopted")
 
@@ -231,9 +194,9 @@ def test_a_dedicated_cluster_is_made_on_an_adopted_one(plane: PaperPlane, here: 
     assert "east" in {physical.adopted for physical in plane.registry.all(PhysicalCluster)}
 
 
-def test_what_differs_is_an_exit_code(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_what_differs_is_an_exit_code(plane: InMemoryPlane, here: Callable[..., CommandResult]) -> None:
     assert here("control", "check").code == Exit.FINE
-    plane.found = (Difference(Kind.MISSING, "user", "u"),)
+    plane.differences = (Difference(Kind.MISSING, "user", "u"),)
 
     ran = here("control", "check", "-o", "json")
 
@@ -241,7 +204,9 @@ def test_what_differs_is_an_exit_code(plane: PaperPlane, here: Callable[..., Ran
     assert here("control", "check", "--repair").code == Exit.FINE
 
 
-def test_the_registry_is_exported_and_imported(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_the_registry_is_exported_and_imported(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
     here("cluster", "create", "shop", "--no-key")
     assert here("control", "export", "registry.jsonl").code == 0
     here("cluster", "delete", "shop")
@@ -268,7 +233,7 @@ grants: [{resource: topic, name: orders, operation: read}]
 
 
 def test_manifests_are_applied_and_then_they_change_nothing(
-    plane: PaperPlane, here: Callable[..., Ran]
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
     Path("shop.yaml").write_text(MANIFEST)
     dry = here("apply", "-f", "shop.yaml", "--dry-run")
@@ -279,7 +244,7 @@ def test_manifests_are_applied_and_then_they_change_nothing(
 
     again = here("apply", "-f", "shop.yaml", "-o", "json")
 
-    assert [row["action"] for row in again.data] == ["as it is", "as it is"]
+    assert [row["action"] for row in again.data] == ["unchanged", "unchanged"]
     assert plane.registry.count(Operation) == count
     Path("shop.yaml").write_text(MANIFEST.replace("units: 2", "units: 3"))
     assert "  - units: 2\n  + units: 3" in here("apply", "-f", "shop.yaml").out
@@ -299,7 +264,7 @@ def test_manifests_are_applied_and_then_they_change_nothing(
     ],
 )
 def test_a_manifest_that_cannot_be_is_refused_by_name(
-    plane: PaperPlane, here: Callable[..., Ran], text: str, code: str
+    plane: InMemoryPlane, here: Callable[..., CommandResult], text: str, code: str
 ) -> None:
     Path("bad.yaml").write_text(text)
 
@@ -308,7 +273,7 @@ def test_a_manifest_that_cannot_be_is_refused_by_name(
 
 
 def test_a_manifest_puts_a_dedicated_cluster_on_an_adopted_one(
-    plane: PaperPlane, here: Callable[..., Ran]
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
     text = "kind: cluster\nname: alone\ntenancy: dedicated\nadopted: east\n"
     Path("alone.yaml").write_text(text)
@@ -319,7 +284,7 @@ def test_a_manifest_puts_a_dedicated_cluster_on_an_adopted_one(
     assert plane.registry.count(LogicalCluster) == 0
     assert here("apply", "-f", "alone.yaml").code == 0
     assert "east" in {physical.adopted for physical in plane.registry.all(PhysicalCluster)}
-    assert "as it is" in here("apply", "-f", "alone.yaml").out
+    assert "unchanged" in here("apply", "-f", "alone.yaml").out
 
     Path("alone.yaml").write_text(text.replace("east", "west"))
     elsewhere = here("apply", "-f", "alone.yaml", "-o", "json").error
@@ -329,7 +294,7 @@ def test_a_manifest_puts_a_dedicated_cluster_on_an_adopted_one(
     assert here("apply", "-f", "alone.yaml", "-o", "json").error["code"] == "PEN-2027"
 
 
-def test_what_cannot_be_changed_is_said(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_a_fixed_value_is_refused_by_name(plane: InMemoryPlane, here: Callable[..., CommandResult]) -> None:
     del plane
     Path("shop.yaml").write_text(MANIFEST)
     here("apply", "-f", "shop.yaml")
@@ -341,8 +306,8 @@ def test_what_cannot_be_changed_is_said(plane: PaperPlane, here: Callable[..., R
     assert "cannot be changed" in ran.error["message"]
 
 
-def test_an_error_of_the_control_plane_is_told_with_its_own_code(
-    plane: PaperPlane, here: Callable[..., Ran]
+def test_an_error_of_the_control_plane_keeps_its_code(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
     del plane
     ran = here("cluster", "show", "nobody", "-o", "json")
@@ -351,35 +316,33 @@ def test_an_error_of_the_control_plane_is_told_with_its_own_code(
     assert here("cluster", "create", "shop", "--units", "99", "-o", "json").error["code"] == "PEN-5004"
 
 
-def test_without_a_token_nothing_is_asked(here: Callable[..., Ran]) -> None:
+def test_without_a_token_nothing_is_called(here: Callable[..., CommandResult]) -> None:
     assert here("cluster", "list", "--url", "http://127.0.0.1:1", "-o", "json").error["code"] == "PEN-5010"
-    with pytest.raises(TokenRefused):
-        Control("http://127.0.0.1:1", "").get("/clusters")
 
 
-def test_where_nothing_was_ever_started_that_is_said(here: Callable[..., Ran]) -> None:
+def test_a_home_that_was_never_started_is_named(here: Callable[..., CommandResult]) -> None:
     ran = here("cluster", "list")
 
     assert (ran.code, "penstock up" in ran.err) == (Exit.NOT_FOUND, True)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (("cluster", "create", "My Shop"), "'My Shop' is no name: up to 63 small letters"),
+        (("cluster", "create", "My Shop"), "'My Shop' is not a valid name: use 1 to 63 of a-z"),
         (
             ("cluster", "create", "big", "--ingress", "20GB/s"),
             "4000 capacity units are too many for a shared",
         ),
-        (("cluster", "create", "shop"), "the name 'shop' is taken by another logical cluster"),
+        (("cluster", "create", "shop"), "the name 'shop' is used by another logical cluster"),
         (("cluster", "update", "shop"), "nothing to change"),
         (("cluster", "update", "shop", "--units", "1"), "nothing to change"),
         (("consume", "orders", "--cluster", "shop", "--count", "-1"), "--count is -1"),
-        (("account", "create", "owner", "--cluster", "shop"), "taken by another service account"),
+        (("account", "create", "owner", "--cluster", "shop"), "used by another service account"),
     ],
 )
-def test_what_people_mistype_is_answered_in_their_own_words(
-    plane: PaperPlane, here: Callable[..., Ran], words: tuple[str, ...], said: str
+def test_mistyped_values_are_named_in_the_error(
+    plane: InMemoryPlane, here: Callable[..., CommandResult], words: tuple[str, ...], message: str
 ) -> None:
     here("cluster", "create", "shop")
     count = plane.registry.count(Operation)
@@ -387,83 +350,20 @@ def test_what_people_mistype_is_answered_in_their_own_words(
     ran = here(*words)
 
     assert ran.code in (Exit.FAILED, Exit.USAGE)
-    assert said in ran.err
+    assert message in ran.err
     assert plane.registry.count(Operation) == count
 
 
 def test_a_new_cluster_comes_with_the_commands_that_use_it(
-    plane: PaperPlane, here: Callable[..., Ran]
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
     del plane
 
-    said = here("cluster", "create", "shop").err
+    message = here("cluster", "create", "shop").err
 
-    assert "topic create orders --cluster shop" in said
-    assert "produce orders hello --cluster shop" in said
+    assert "topic create orders --cluster shop" in message
+    assert "produce orders hello --cluster shop" in message
     assert here("account", "create", "app", "--cluster", "shop", "-o", "json").data["ready"] is True
-
-
-def test_who_answers_no_problem_is_no_control_plane(served: tuple[uvicorn.Server, str]) -> None:
-    for url in ("ftp://x", "http://127.0.0.1:1", f"{served[1]}/elsewhere\x20"):
-        with pytest.raises((ControlUnreachable, ProblemAnswered)):
-            Control(url, "t")._once("GET", "/clusters", None, {})
-
-
-def test_an_operation_that_fails_or_takes_too_long_is_an_error(plane: PaperPlane) -> None:
-    del plane
-    running: dict[str, object] = {
-        "id": "op-1",
-        "action": "cluster.create",
-        "state": "running",
-        "step": "rights",
-        "detail": "1 of 2",
-    }
-    running |= {"steps_done": 0, "steps_total": 2, "error": ""}
-    with pytest.raises(OperationSlow):
-        Control("http://127.0.0.1:1", "t").wait(dict(running), seconds=-1)
-
-    with pytest.raises(OperationFailed):
-        Control("http://127.0.0.1:1", "t").wait(
-            running | {"state": str(OperationState.FAILED), "error": "no"}
-        )
-
-
-def test_one_that_is_not_active_sends_on_to_the_one_that_is(
-    plane: PaperPlane, served: tuple[uvicorn.Server, str]
-) -> None:
-    plane.role = Role.STANDBY
-    control = Control(served[1], ROOT)
-
-    with pytest.raises(ProblemAnswered) as caught:
-        control._once("POST", "/clusters", {"name": "shop"}, {})
-
-    assert caught.value.facts["active"] == "http://elsewhere:1"
-    assert caught.value.retriable
-
-
-def test_a_key_is_found_by_name_or_because_it_is_the_only_one(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    with pytest.raises(KeyNotHere):
-        kept_for(layout, None)
-    keyring.keep(layout, Kept("lkc-000001", "one", "b:1", "K", "S"))
-    assert kept_for(layout, None).name == "one"
-    path = keyring.keep(layout, Kept("lkc-000002", "two", "b:1", "K", "S"))
-
-    assert kept_for(layout, "two").cluster == "lkc-000002"
-    assert path.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(UsageInvalid):
-        kept_for(layout, None)
-    with pytest.raises(KeyNotHere):
-        kept_for(layout, "three")
-
-
-def test_where_the_local_control_plane_is(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    assert local_url(layout) == "http://127.0.0.1:28080"
-
-    (tmp_path / "control.json").write_text(json.dumps({"url": "http://127.0.0.1:5"}))
-
-    assert local_url(layout) == "http://127.0.0.1:5"
 
 
 def test_the_first_token_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
@@ -476,14 +376,14 @@ def test_the_first_token_is_made_once_and_kept_from_others(tmp_path: Path) -> No
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:x", ":80", "127.0.0.1:99999"])
 async def test_a_control_plane_needs_an_address(tmp_path: Path, listen: str) -> None:
     with pytest.raises(SettingInvalid):
-        await run_control(Running(Layout(tmp_path), listen, 6.0), told=print)
+        await run_control(ControlOptions(Layout(tmp_path), listen, 6.0), report=print)
 
 
-async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ListenFailed):
-            await run_control(Running(Layout(tmp_path), f"127.0.0.1:{port}", 6.0), told=print)
+            await run_control(ControlOptions(Layout(tmp_path), f"127.0.0.1:{port}", 6.0), report=print)
 
 
 def shares_of(cluster: str, used: float) -> QuotaShares:
@@ -503,7 +403,9 @@ def shares_of(cluster: str, used: float) -> QuotaShares:
     )
 
 
-def test_a_quota_is_set_shown_and_given_back(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_a_quota_is_set_shown_and_given_back(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
     here("cluster", "create", "shop", "--no-key")
     cluster = plane.registry.cluster("shop")
     plane.shares[cluster.tenant] = shares_of(cluster.id, 1_500_000.0)
@@ -518,7 +420,7 @@ def test_a_quota_is_set_shown_and_given_back(plane: PaperPlane, here: Callable[.
     assert here("quota", "show", "shop", "-o", "json").data["gateways"][0]["share"] == 5e6
 
 
-def test_a_quota_is_not_set_to_nothing(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_a_quota_is_not_set_to_nothing(plane: InMemoryPlane, here: Callable[..., CommandResult]) -> None:
     del plane
     here("cluster", "create", "shop", "--no-key")
 
@@ -526,7 +428,9 @@ def test_a_quota_is_not_set_to_nothing(plane: PaperPlane, here: Callable[..., Ra
     assert here("quota", "set", "shop", "--ingress", "much").code == Exit.USAGE
 
 
-def test_who_uses_most_is_shown_first(plane: PaperPlane, here: Callable[..., Ran]) -> None:
+def test_the_cluster_that_uses_most_is_shown_first(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
     for name, used in (("quiet", 1e4), ("busy", 4e6)):
         here("cluster", "create", name, "--no-key")
         cluster = plane.registry.cluster(name)

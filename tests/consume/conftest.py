@@ -1,28 +1,34 @@
-"""Topics and records on the real fleet, and what a group has committed there."""
+"""A real Kafka cluster: its topics, its records, and what a group committed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.ground import heard
+from tests.harness import propagation
+from tests.harness.fleet import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 
-class Ground:
-    """A fleet seen through the client that applications use."""
+COORDINATOR_MOVES = (
+    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+)  # fmt: skip
+
+
+class KafkaCluster:
+    """A fleet, used through confluent_kafka as an application does."""
 
     def __init__(self, fleet: Fleet, unique: Callable[[str], str]) -> None:
         self.fleet, self.unique = fleet, unique
         self._admin = AdminClient(fleet.client_config())
-        self._lookers: dict[str, Any] = {}
+        self._readers: dict[str, Any] = {}
 
     def properties(self, group: str, **more: Any) -> dict[str, Any]:
         classic = {} if more.get("group.protocol") == "consumer" else {"session.timeout.ms": 10_000}
@@ -30,9 +36,9 @@ class Ground:
 
     def topic(self, partitions: int = 3, **config: str) -> str:
         name = self.unique("orders")
-        wanted = {key.replace("_", "."): value for key, value in config.items()}
-        self._admin.create_topics([NewTopic(name, partitions, 1, config=wanted)])[name].result(30)
-        heard.now(heard.topics_heard(self.fleet, name))
+        properties = {key.replace("_", "."): value for key, value in config.items()}
+        self._admin.create_topics([NewTopic(name, partitions, 1, config=properties)])[name].result(30)
+        propagation.run_in_thread(propagation.wait_for_topics(self.fleet, name))
         return name
 
     def write(
@@ -45,38 +51,48 @@ class Ground:
     ) -> None:
         """Appends (key, value) pairs and waits until they are durable."""
         producer = Producer(self.fleet.client_config() | {"linger.ms": 5} | config)
-        where = {} if partition is None else {"partition": partition}
         for key, value in values:
-            producer.produce(topic, value, key=key, **where)
+            producer.produce(topic, value, key=key, partition=-1 if partition is None else partition)
             producer.poll(0)
         assert producer.flush(30) == 0
 
     def committed(self, group: str, topic: str, partitions: int) -> dict[int, TopicPartition]:
-        parts = [TopicPartition(topic, number) for number in range(partitions)]
-        return {part.partition: part for part in self._looking(group).committed(parts, timeout=30)}
+        requested = [TopicPartition(topic, number) for number in range(partitions)]
+        stored: list[TopicPartition] = []
+
+        def read() -> bool:
+            try:
+                stored[:] = self._reader(group).committed(requested, timeout=30)
+            except KafkaException as error:  # the group's coordinator is being elected, or has moved
+                if error.args[0].code() not in COORDINATOR_MOVES:
+                    raise
+            return bool(stored)
+
+        wait_for(read, what=f"the offsets of {group}", seconds=60)
+        return {each.partition: each for each in stored}
 
     def ends(self, topic: str, partitions: int) -> dict[int, int]:
-        places = [TopicPartition(topic, number) for number in range(partitions)]
-        client = self._looking("ends")
-        return {place.partition: client.get_watermark_offsets(place, timeout=30)[1] for place in places}
+        client = self._reader("ends")
+        requested = [TopicPartition(topic, number) for number in range(partitions)]
+        return {each.partition: client.get_watermark_offsets(each, timeout=30)[1] for each in requested}
 
-    def _looking(self, group: str) -> Any:
-        """A client that asks about a group and never joins it."""
-        if group not in self._lookers:
-            self._lookers[group] = Consumer(self.fleet.client_config() | {"group.id": group})
-        return self._lookers[group]
+    def _reader(self, group: str) -> Any:
+        """A client that reads a group's offsets and never joins the group."""
+        if group not in self._readers:
+            self._readers[group] = Consumer(self.fleet.client_config() | {"group.id": group})
+        return self._readers[group]
 
     def close(self) -> None:
-        for client in self._lookers.values():
+        for client in self._readers.values():
             client.close()
 
     def all_committed(self, group: str, topic: str, partitions: int) -> bool:
-        found = self.committed(group, topic, partitions)
+        committed = self.committed(group, topic, partitions)
         ends = self.ends(topic, partitions)
-        return all(found[number].offset == end or not end for number, end in ends.items())
+        return all(committed[number].offset == end or not end for number, end in ends.items())
 
     def read(self, topics: Sequence[str], count: int, **config: Any) -> list[Any]:
-        """At least `count` records from the start, as somebody else's consumer sees them."""
+        """At least `count` records from the start, as another application's consumer reads them."""
         client = Consumer(
             self.fleet.client_config()
             | {
@@ -87,25 +103,26 @@ class Ground:
             | config
         )
         client.subscribe(list(topics))
-        found: list[Any] = []
-        ended: set[tuple[str, int]] = set()
+        records: list[Any] = []
+        ended: set[tuple[str | None, int | None]] = set()
         try:
             for _ in range(600):
                 for message in client.consume(500, 0.1):
-                    if message.error() is None:
-                        found.append(message)
+                    error = message.error()
+                    if error is None:
+                        records.append(message)
                         ended.discard((message.topic(), message.partition()))
-                    elif message.error().code() == KafkaError._PARTITION_EOF:  # others pass by themselves
+                    elif error.code() == KafkaError._PARTITION_EOF:  # the client recovers from others
                         ended.add((message.topic(), message.partition()))
-                if len(found) >= count and len(ended) == len(client.assignment()) > 0:
-                    return found
-            raise AssertionError(f"found {len(found)} of {count} records in {topics}")
+                if len(records) >= count and len(ended) == len(client.assignment()) > 0:
+                    return records
+            raise AssertionError(f"read {len(records)} of {count} records in {topics}")
         finally:
             client.close()
 
 
 @pytest.fixture
-def ground(fleet: Fleet, unique: Callable[[str], str]) -> Iterator[Ground]:
-    made = Ground(fleet, unique)
-    yield made
-    made.close()
+def cluster(fleet: Fleet, unique: Callable[[str], str]) -> Iterator[KafkaCluster]:
+    running = KafkaCluster(fleet, unique)
+    yield running
+    running.close()

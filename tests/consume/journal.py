@@ -1,4 +1,4 @@
-"""Reading what members wrote, and judging it."""
+"""Read the journal that test members write, and check it for repeats and order."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Line:
 def lines(path: Path) -> list[Line]:
     if not path.exists():
         return []
-    found = []
-    # A line that crosses a page of the file comes in two pieces: the last one may not be whole yet.
+    parsed = []
+    # A write across a page boundary of the file may be visible in part: the last line may be incomplete.
     for text in path.read_text().split("\n")[:-1]:
         what, pid, partition, offset, key, value = text.split(" ")
-        found.append(Line(what, int(pid), int(partition), int(offset), key, value))
-    return found
+        parsed.append(Line(what, int(pid), int(partition), int(offset), key, value))
+    return parsed
 
 
 def ended(journal: list[Line]) -> set[str]:
@@ -42,26 +42,26 @@ def repeats(journal: list[Line]) -> int:
 
 
 def order_breaches(journal: list[Line]) -> list[str]:
-    """Records that started before an earlier one of their key had ended once, or beside it in one member."""
+    """Records that started before their predecessor of the same key ended, or beside it in one member."""
     breaches = []
     highest_ended: dict[tuple[int, str], int] = defaultdict(lambda: -1)
     earlier: dict[tuple[int, str], list[int]] = defaultdict(list)
     for line in journal:
         if line.what == "start":
             earlier[line.partition, line.key].append(line.offset)
-    known = {lane: sorted(set(offsets)) for lane, offsets in earlier.items()}
+    known = {key: sorted(set(offsets)) for key, offsets in earlier.items()}
     running: dict[tuple[int, int, str], int] = {}
     for line in journal:
-        lane = (line.partition, line.key)
-        mine = (line.pid, *lane)
+        key = (line.partition, line.key)
+        in_member = (line.pid, *key)
         if line.what == "start":
-            before = [offset for offset in known[lane] if offset < line.offset]
-            if before and highest_ended[lane] < before[-1]:
+            before = [offset for offset in known[key] if offset < line.offset]
+            if before and highest_ended[key] < before[-1]:
                 breaches.append(f"{line} started before {before[-1]} had ended")
-            if mine in running:
-                breaches.append(f"{line} started while {running[mine]} ran in the same member")
-            running[mine] = line.offset
+            if in_member in running:
+                breaches.append(f"{line} started while {running[in_member]} ran in the same member")
+            running[in_member] = line.offset
         else:
-            running.pop(mine, None)
-            highest_ended[lane] = max(highest_ended[lane], line.offset)
+            running.pop(in_member, None)
+            highest_ended[key] = max(highest_ended[key], line.offset)
     return breaches

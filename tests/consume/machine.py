@@ -1,55 +1,44 @@
-"""A model of Kafka and of handlers around the pure core: any interleaving, checked at every step.
+"""A hypothesis state machine around the pure core: arbitrary interleavings, checked at every step.
 
-The model knows what exists, what was ever finished, and what the broker stores; the core knows
-none of this. Time is a counter.
+The model knows which records exist, which were ever finished, and what the broker stores; the core
+knows none of this. Time is a counter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.consume.assignment import Assignment
+from penstock.consume.back_pressure import Bounds, plan_fetch
 from penstock.consume.core import Core
-from penstock.consume.intake import Bounds, steer
 from penstock.consume.record import Record
-from penstock.consume.schedule import NullKeys, Order, lane_of
-from penstock.model import offsetmap
+from penstock.consume.schedule import NullKeys, Order, queue_key_of
+from penstock.consume.testing import MemoryMessage
+from penstock.model import offset_map
+
+if TYPE_CHECKING:
+    from penstock.consume.offset_controller import PartitionCommit
 
 KEYS = [b"a", b"b", b"c", None]
 PARTITIONS = 3
 RECORDS_MAX = 40
-EXPOSURE = 12
-
-
-class FakeMessage:
-    """The few facts of a message that a Record is made from."""
-
-    def __init__(self, key: bytes | None, value: bytes = b"v", headers=None, timestamp=(1, 1000)) -> None:
-        self._value, self._key, self._headers, self._timestamp = value, key, headers, timestamp
-
-    def value(self) -> bytes:
-        return self._value
-
-    def headers(self):
-        return self._headers
-
-    def timestamp(self):
-        return self._timestamp
+UNCOMMITTED_MAX = 12
 
 
 @dataclass
 class Log:
-    """One partition as the broker has it: records at some offsets, and what the group committed."""
+    """One partition on the broker: records at some offsets, and what the group committed."""
 
     keys: dict[int, bytes | None] = field(default_factory=dict)
     end: int = 0
     committed: int | None = None
     metadata: str = ""
     finished: set[int] = field(default_factory=set)  # ever, by any incarnation
-    safe: set[int] = field(default_factory=set)  # finished, and a stored commit says so
+    safe: set[int] = field(default_factory=set)  # finished, and covered by a stored commit
 
 
 class ConsumeMachine(RuleBasedStateMachine):
@@ -64,11 +53,11 @@ class ConsumeMachine(RuleBasedStateMachine):
         self.fresh_core()
 
     def fresh_core(self) -> None:
-        self.core = Core(Bounds(RECORDS_MAX, 10_000), EXPOSURE)
+        self.core = Core(Bounds(RECORDS_MAX, 10_000), UNCOMMITTED_MAX)
         self.cursor: dict[Assignment, int] = {}
         self.running: list[Record] = []
-        self.exposed: set[tuple[Assignment, int]] = set()
-        self.handed = 0
+        self.uncommitted: set[tuple[Assignment, int]] = set()
+        self.polled = 0
         self.highest_started: dict[tuple[Assignment, object], int] = {}
 
     @initialize(
@@ -78,18 +67,18 @@ class ConsumeMachine(RuleBasedStateMachine):
             max_size=PARTITIONS,
         )
     )
-    def fill(self, sizes) -> None:
+    def fill(self, sizes: list[list[tuple[bytes | None, int]]]) -> None:
         for log, size in zip(self.logs.values(), sizes, strict=True):
             for key, step in size:
                 log.keys[log.end] = key
-                log.end += step  # a step above 1 is a hole: compacted away, aborted or a marker
+                log.end += step  # more than 1 leaves offsets without records
 
     @rule(number=st.integers(0, PARTITIONS - 1))
     def assign(self, number: int) -> None:
-        place = ("t", number)
-        if place in self.core.assignments:
+        partition_id = ("t", number)
+        if partition_id in self.core.assignments:
             return
-        log = self.logs[place]
+        log = self.logs[partition_id]
         self.epoch += 1
         assignment = Assignment("t", number, self.epoch, log.committed, log.metadata)
         self.cursor[assignment] = log.committed or 0
@@ -98,30 +87,30 @@ class ConsumeMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, PARTITIONS - 1), count=st.integers(1, 12))
     def receive(self, number: int, count: int) -> None:
         assignment = self.core.assignments.get(("t", number))
-        self.core.settle_books()
-        room = RECORDS_MAX - (self.handed - self.core.gone_records)
+        self.core.update_totals()
+        room = RECORDS_MAX - (self.polled - self.core.released_records)
         if assignment is None or assignment.closing or room <= 0:
             return
         log = self.logs["t", number]
         offsets = [offset for offset in log.keys if offset >= self.cursor[assignment]][: min(count, room)]
         if not offsets:
-            self.core.reach(assignment, log.end)
+            self.core.advance(assignment, log.end)
             return
         records = [
             Record(
-                FakeMessage(log.keys[offset]),
+                MemoryMessage(("t", number), offset, b"v", log.keys[offset]),
                 assignment,
                 offset,
                 log.keys[offset],
-                lane_of(log.keys[offset], self.order, self.null_keys),
+                queue_key_of(log.keys[offset], self.order, self.null_keys),
                 10,
             )
             for offset in offsets
         ]
         self.cursor[assignment] = offsets[-1] + 1
-        self.handed += len(records)
+        self.polled += len(records)
         self.core.receive(assignment, records)
-        steer(self.core.assignments.values(), self.core.bounds.share(PARTITIONS), self.now)
+        plan_fetch(self.core.assignments.values(), self.core.bounds.share(PARTITIONS), self.now)
 
     @rule(count=st.integers(1, 6))
     def take(self, count: int) -> None:
@@ -149,24 +138,24 @@ class ConsumeMachine(RuleBasedStateMachine):
         assert not record.assignment.closing
         assert record.offset in record.assignment.unfinished
         assert record.offset not in self.logs["t", record.partition].safe, (
-            "what a commit covers never runs again"
+            "a record that a commit covers never runs again"
         )
-        if record.lane is not None:
+        if record.queue_key is not None:
             for other in self.running:
-                assert (other.topic, other.partition, other.lane) != (
+                assert (other.topic, other.partition, other.queue_key) != (
                     record.topic,
                     record.partition,
-                    record.lane,
+                    record.queue_key,
                 )
-            before = self.highest_started.get((record.assignment, record.lane), -1)
-            assert record.offset >= before, "records of one lane run in order; a retry is the same record"
-            self.highest_started[record.assignment, record.lane] = record.offset
+            before = self.highest_started.get((record.assignment, record.queue_key), -1)
+            assert record.offset >= before, "records of one queue run in order; a retry is the same record"
+            self.highest_started[record.assignment, record.queue_key] = record.offset
         self.running.append(record)
-        self.exposed.add((record.assignment, record.offset))
+        self.uncommitted.add((record.assignment, record.offset))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
-    def finish(self, data) -> None:
+    def finish(self, data: st.DataObject) -> None:
         record = data.draw(st.sampled_from(self.running))
         self.running.remove(record)
         if record.assignment.live:
@@ -175,38 +164,40 @@ class ConsumeMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), pause=st.integers(0, 5))
-    def fail(self, data, pause: int) -> None:
+    def fail(self, data: st.DataObject, pause: int) -> None:
         record = data.draw(st.sampled_from(self.running))
         self.running.remove(record)
-        self.exposed.discard((record.assignment, record.offset))
+        self.uncommitted.discard((record.assignment, record.offset))
         self.core.retry_at(self.now + pause, record)
 
     @rule(seconds=st.integers(1, 10))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
-        self.core.coordinator.wake(self.now)
-        self.core.admit()
+        self.core.coordinator.wake_retries(self.now)
+        self.core.admit(self.now)
 
     @rule(accepted=st.booleans())
     def commit(self, accepted: bool) -> None:
-        marks = self.core.marks()
+        commits = self.core.pending_commits()
         if accepted:
-            self.store(marks)
-            self.core.acknowledge(marks)
+            self.store(commits)
+            self.core.acknowledge(commits)
 
-    def store(self, marks) -> None:
-        for mark in marks:
-            log = self.logs[mark.assignment.key]
-            kept = offsetmap.decode(mark.offset, mark.metadata)
+    def store(self, commits: list[PartitionCommit]) -> None:
+        for commit in commits:
+            log = self.logs[commit.assignment.key]
+            offset_map_stored = offset_map.decode(commit.offset, commit.metadata)
             for offset in log.keys:
-                if offset < mark.offset or (kept is not None and kept.done(offset)):
-                    assert offset in log.finished, f"commit covers unfinished {mark.assignment}@{offset}"
+                if offset < commit.offset or (
+                    offset_map_stored is not None and offset_map_stored.done(offset)
+                ):
+                    assert offset in log.finished, f"commit covers unfinished {commit.assignment}@{offset}"
                     log.safe.add(offset)
-                    self.exposed = {e for e in self.exposed if e != (mark.assignment, offset)}
-            assert len(mark.metadata) <= offsetmap.METADATA_CHARS_MAX
+                    self.uncommitted = {e for e in self.uncommitted if e != (commit.assignment, offset)}
+            assert len(commit.metadata) <= offset_map.METADATA_CHARS_MAX
             before = log.committed or 0
-            assert mark.offset >= before, "a commit never goes back"
-            log.committed, log.metadata = mark.offset, mark.metadata
+            assert commit.offset >= before, "the committed offset never decreases"
+            log.committed, log.metadata = commit.offset, commit.metadata
 
     @rule(number=st.integers(0, PARTITIONS - 1), flush=st.booleans(), chance=st.integers(0, 3))
     def revoke(self, number: int, flush: bool, chance: int) -> None:
@@ -214,12 +205,12 @@ class ConsumeMachine(RuleBasedStateMachine):
         if assignment is None or chance != 3:
             return
         if flush:
-            marks = self.core.marks([assignment])
-            self.store(marks)
-            self.core.acknowledge(marks)
+            commits = self.core.pending_commits([assignment])
+            self.store(commits)
+            self.core.acknowledge(commits)
         self.core.drop(assignment)
         running = {(record.assignment, record.offset) for record in self.running}
-        self.exposed = {e for e in self.exposed if e[0] is not assignment or e in running}
+        self.uncommitted = {e for e in self.uncommitted if e[0] is not assignment or e in running}
 
     @rule(number=st.integers(0, PARTITIONS - 1), chance=st.integers(0, 3))
     def close(self, number: int, chance: int) -> None:
@@ -234,22 +225,22 @@ class ConsumeMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        self.core.settle_books()
+        self.core.update_totals()
         held = sum(len(assignment.unfinished) for assignment in self.core.assignments.values())
-        assert 0 <= held == self.handed - self.core.gone_records <= RECORDS_MAX
+        assert 0 <= held == self.polled - self.core.released_records <= RECORDS_MAX
         size = sum(assignment.bytes_unfinished for assignment in self.core.assignments.values())
         assert size == held * 10
 
     @invariant()
-    def exposure_is_bounded(self) -> None:
+    def uncommitted_records_are_bounded(self) -> None:
         assert self.core.coordinator.credit >= 0
-        live = {e for e in self.exposed if e[0].live}
-        assert len(live) <= EXPOSURE
+        live = {e for e in self.uncommitted if e[0].live}
+        assert len(live) <= UNCOMMITTED_MAX
 
     @invariant()
-    def what_runs_is_counted(self) -> None:
+    def running_records_are_counted(self) -> None:
         for assignment in self.core.assignments.values():
-            assert assignment.started == sum(record.assignment is assignment for record in self.running)
+            assert assignment.in_flight == sum(record.assignment is assignment for record in self.running)
 
     def teardown(self) -> None:
         for assignment in [each for each in self.core.assignments.values() if each.closing]:
@@ -263,14 +254,14 @@ class ConsumeMachine(RuleBasedStateMachine):
             for number in range(PARTITIONS):
                 self.receive(number, 12)
             self.now += 100
-            self.core.coordinator.wake(self.now)
-            self.core.admit()
-            while record := self.core.coordinator.take():
-                self.logs["t", record.partition].finished.add(record.offset)
-                self.core.finish(record)
+            self.core.coordinator.wake_retries(self.now)
+            self.core.admit(self.now)
+            while ready := self.core.coordinator.take():
+                self.logs["t", ready.partition].finished.add(ready.offset)
+                self.core.finish(ready)
             self.commit(True)
             if all(log.committed == log.end or not log.end for log in self.logs.values()):
                 break
         for log in self.logs.values():
-            assert set(log.keys) == log.finished, "nothing is ever lost"
-            assert log.committed == log.end or not log.end, "what was read to the end is committed to the end"
+            assert set(log.keys) == log.finished, "no record is lost"
+            assert log.committed == log.end or not log.end, "a partition read to its end is committed to it"

@@ -1,8 +1,8 @@
-"""A member of a group as a process of its own, to be killed: `python -m tests.consume.member JSON`.
+"""A group member as a separate process that tests kill: `python -m tests.consume.member JSON`.
 
-Every handler call leaves a line when it starts and when it ends; one write each, to a file opened
-for appending, so that the lines of all members stand in the order in which they happened, and
-none is lost by kill -9.
+Every handler call writes a line when it starts and when it ends, each with one write to a file
+opened for appending. The lines of all members are therefore in the order of events, and kill -9
+loses none.
 """
 
 from __future__ import annotations
@@ -12,27 +12,46 @@ import json
 import logging
 import os
 import sys
+import time
 from random import Random
 from typing import Any
 
-from penstock.consume import Backoff, Output, ParallelConsumer, Record
+from penstock.consume import Backoff, Output, ParallelConsumer, Record, Retry
 
 
 def main(plan: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     journal = os.open(plan["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     random = Random(os.getpid())
-    options = plan.get("options", {})
+    options = dict(plan.get("options", {}))
+    if "retry_attempts" in options:
+        options["retry"] = Retry(attempts=options.pop("retry_attempts"))
     consumer = ParallelConsumer(
         plan["properties"], topics=plan["topics"], restart=Backoff(0.2, 1.0), **options
     )
-    output, wait_for, wait_value = plan.get("output"), plan.get("wait_for"), plan.get("wait_value")
-    work_ms, wait_after = plan.get("work_ms", 0), plan.get("wait_after")
+    output: Any = plan.get("output")
+    wait_for, wait_value = plan.get("wait_for"), plan.get("wait_value")
+    work_ms, wait_after, bug = plan.get("work_ms", 0), plan.get("wait_after"), plan.get("bug")
 
     def note(what: str, record: Record) -> None:
         key = (record.key or b"-").decode()
         line = f"{what} {os.getpid()} {record.partition} {record.offset} {key} {record.value.decode()}\n"
         os.write(journal, line.encode())
+
+    def handle_batch(batch: list[Record]) -> list[Output]:
+        for record in batch:
+            note("start", record)
+        while not os.path.exists(wait_for or ""):  # noqa: PTH110
+            time.sleep(0.01)
+        for record in batch:
+            note("end", record)
+        return [Output(output, record.value, key=record.key) for record in batch]
+
+    if "batch_records" in plan:
+        linger = plan.get("linger_seconds", 0.0)
+        consumer.batch_handler(plan["batch_records"], linger_seconds=linger)(handle_batch)
+        consumer.run()
+        return
 
     @consumer.handler
     async def handle(record: Record) -> Output | None:
@@ -41,6 +60,8 @@ def main(plan: dict[str, Any]) -> None:
         waits = wait_value == value or (wait_after is not None and int(value) > wait_after)
         while waits and not os.path.exists(wait_for or ""):  # noqa: ASYNC240, PTH110
             await asyncio.sleep(0.01)
+        if bug is not None and int(value) % bug == bug - 1:
+            raise ValueError("the bug")
         if work_ms:
             await asyncio.sleep(random.random() * work_ms / 500)
         note("end", record)

@@ -1,4 +1,4 @@
-"""What users, handlers and brokers get wrong: each is named, and nothing half-done stays behind."""
+"""Mistakes of users, handlers and brokers: each has a clear error, and nothing is left half-done."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from penstock.consume import Output, ParallelConsumer, Record, Retry, Workers, orchestrator, proxy
-from penstock.consume.retry import Backoff
+from penstock.consume import Output, ParallelConsumer, Record, Retry, Workers, client_proxy, orchestrator
 from penstock.consume.testing import MemoryKafka, MemoryMessage, MemoryProducer
+from penstock.model.backoff import Backoff
 from penstock.model.errors import consume as errors
 from tests.consume.test_consumer import QUICK, consumed, consumer_of, until
 
 
 @pytest.fixture
 def kafka() -> MemoryKafka:
-    made = MemoryKafka()
-    made.create("orders")
-    made.write("orders", "1", key="k")
-    return made
+    cluster = MemoryKafka()
+    cluster.create("orders")
+    cluster.write("orders", "1", key="k")
+    return cluster
 
 
 async def ended(consumer: ParallelConsumer) -> BaseException:
-    """What ends the consumer."""
+    """The error that ends the consumer."""
     await consumer.start()
     with pytest.raises(errors.ConsumeError) as caught:
         await asyncio.wait_for(consumer.wait(), 60)
@@ -35,7 +35,7 @@ async def ended(consumer: ParallelConsumer) -> BaseException:
 
 
 async def first_failure(consumer: ParallelConsumer) -> str:
-    """What restarts the consumer."""
+    """The error that restarts the consumer."""
     async with consumer:
         await until(lambda: consumer.inspect().last_failure)
         return consumer.inspect().last_failure or ""
@@ -45,7 +45,7 @@ def committed_nothing(kafka: MemoryKafka) -> bool:
     return (kafka.committed("g", "orders", 0) or (0, "")) == (0, "")
 
 
-def test_an_unknown_option_is_named_with_the_nearest_known() -> None:
+def test_an_unknown_option_is_named_with_similar_ones() -> None:
     with pytest.raises(errors.OptionUnknown, match="concurency") as caught:
         ParallelConsumer({"group.id": "g"}, topics=["t"], concurency=3)
     assert "`concurrency`" in caught.value.advice
@@ -71,17 +71,17 @@ def test_topics_must_be_a_list_of_names(topics: Any) -> None:
 
 
 @pytest.mark.parametrize("properties", [{}, {"group.id": ""}, {"group.id": 7}])
-def test_a_group_is_needed(properties: dict[str, Any]) -> None:
+def test_a_group_id_is_required(properties: dict[str, Any]) -> None:
     with pytest.raises(errors.GroupMissing):
         ParallelConsumer(properties, topics=["t"])
 
 
-def test_committing_behind_our_back_is_refused() -> None:
+def test_auto_commit_is_rejected() -> None:
     with pytest.raises(errors.OptionInvalid, match=r"enable\.auto\.commit"):
         ParallelConsumer({"group.id": "g", "enable.auto.commit": True}, topics=["t"])
 
 
-async def test_a_property_that_the_client_does_not_know_is_named() -> None:
+async def test_a_property_unknown_to_the_client_is_named() -> None:
     consumer = ParallelConsumer({"group.id": "g", "bootstap.servers": "x"}, topics=["t"])
     consumer.handler(lambda record: None)
     error = await ended(consumer)
@@ -117,13 +117,13 @@ async def test_a_consumer_without_handler_does_not_start(kafka: MemoryKafka) -> 
 
 
 @pytest.mark.parametrize("handler", [None, 5, lambda: None, lambda one, two: None])
-def test_what_cannot_take_a_record_is_no_handler(kafka: MemoryKafka, handler: Any) -> None:
+def test_a_handler_must_accept_one_record(kafka: MemoryKafka, handler: Any) -> None:
     consumer = consumer_of(kafka)
     with pytest.raises(errors.HandlerUnusable):
-        consumer._register(handler, 1)
+        consumer.batch_handler(2)(handler)
 
 
-async def test_a_closure_cannot_go_to_processes(kafka: MemoryKafka) -> None:
+async def test_a_closure_cannot_run_in_processes(kafka: MemoryKafka) -> None:
     consumer = consumer_of(kafka, workers=Workers.PROCESSES)
     consumer.handler(lambda record: None)
     with pytest.raises(errors.HandlerUnusable, match="module level"):
@@ -131,7 +131,7 @@ async def test_a_closure_cannot_go_to_processes(kafka: MemoryKafka) -> None:
 
 
 @pytest.mark.parametrize("garbage", [5, "text", [1, 2], object()])
-async def test_garbage_from_a_handler_is_never_committed(kafka: MemoryKafka, garbage: object) -> None:
+async def test_an_invalid_result_is_never_committed(kafka: MemoryKafka, garbage: object) -> None:
     consumer = consumer_of(kafka)
 
     @consumer.handler
@@ -142,7 +142,7 @@ async def test_garbage_from_a_handler_is_never_committed(kafka: MemoryKafka, gar
     assert committed_nothing(kafka)
 
 
-async def test_garbage_goes_to_the_dead_letters_where_there_are_any(kafka: MemoryKafka) -> None:
+async def test_an_invalid_result_is_dead_lettered(kafka: MemoryKafka) -> None:
     consumer = consumer_of(kafka, dead_letter_topic="dead")
 
     @consumer.handler
@@ -153,7 +153,7 @@ async def test_garbage_goes_to_the_dead_letters_where_there_are_any(kafka: Memor
     assert kafka.values("dead") == [b"1"]
 
 
-async def test_garbage_for_a_batch_is_found_record_by_record(kafka: MemoryKafka) -> None:
+async def test_an_invalid_batch_result_is_isolated_record_by_record(kafka: MemoryKafka) -> None:
     kafka.write("orders", "2", key="k")
     consumer = consumer_of(kafka, dead_letter_topic="dead")
 
@@ -165,10 +165,10 @@ async def test_garbage_for_a_batch_is_found_record_by_record(kafka: MemoryKafka)
     assert kafka.values("dead") == [b"2"]
 
 
-async def test_a_transaction_is_given_up_when_the_loop_does_not_answer_a_rebalance(
+async def test_a_transaction_is_aborted_when_the_loop_does_not_reply_to_a_rebalance(
     kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy, "ANSWER_SLACK_SECONDS", 0.05)
+    monkeypatch.setattr(client_proxy, "REPLY_SLACK_SECONDS", 0.05)
     consumer = consumer_of(kafka, transactional_id="t", revoke_seconds=0.05)
 
     @consumer.handler
@@ -177,7 +177,7 @@ async def test_a_transaction_is_given_up_when_the_loop_does_not_answer_a_rebalan
             kafka.revoke("orders", 0)
             deadline = time.monotonic() + 60
             while _client_runs() and time.monotonic() < deadline:
-                time.sleep(0.01)  # noqa: ASYNC251  the loop cannot answer until the client has given up
+                time.sleep(0.01)  # noqa: ASYNC251  the loop cannot reply until the client has timed out
         return Output("copies", record.value)
 
     async with consumer:
@@ -190,7 +190,7 @@ def _client_runs() -> bool:
     return any(thread.name == "penstock-consume-client" for thread in threading.enumerate())
 
 
-async def test_a_handler_that_never_returns_is_cancelled_when_its_time_is_up(kafka: MemoryKafka) -> None:
+async def test_a_handler_that_never_returns_is_cancelled_at_its_time_limit(kafka: MemoryKafka) -> None:
     consumer = consumer_of(
         kafka, handler_seconds_max=0.05, dead_letter_topic="dead", retry=Retry(2, Backoff(0.001))
     )
@@ -205,7 +205,7 @@ async def test_a_handler_that_never_returns_is_cancelled_when_its_time_is_up(kaf
     assert consumer.counts.failed == 2
 
 
-async def test_a_handler_that_never_returns_is_reported_where_no_limit_is_set(
+async def test_a_handler_that_never_returns_is_reported_without_a_time_limit(
     kafka: MemoryKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     consumer = consumer_of(kafka, stuck_seconds=0.05)
@@ -289,7 +289,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_stack(
     async def blocking_handler(record: Record) -> None:
         deadline = time.monotonic() + 20
         while errors.LoopBlocked.code not in caplog.text and time.monotonic() < deadline:
-            time.sleep(0.01)  # noqa: ASYNC251  blocking is the point
+            time.sleep(0.01)  # noqa: ASYNC251  this test blocks the loop on purpose
 
     with caplog.at_level(logging.ERROR):
         await consumed(kafka, consumer)
@@ -297,7 +297,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_stack(
     assert "blocking_handler" in caplog.text
 
 
-async def test_an_unreadable_payload_is_named_where_there_are_no_dead_letters(kafka: MemoryKafka) -> None:
+async def test_an_unreadable_payload_is_named_without_a_dead_letter_topic(kafka: MemoryKafka) -> None:
     def refuse(raw: bytes) -> None:
         raise ValueError(raw)
 
@@ -309,7 +309,7 @@ async def test_an_unreadable_payload_is_named_where_there_are_no_dead_letters(ka
     assert isinstance(await ended(consumer), errors.PayloadUnreadable)
 
 
-async def test_a_record_that_keeps_failing_restarts_the_whole_by_name(kafka: MemoryKafka) -> None:
+async def test_a_record_that_keeps_failing_restarts_the_consumer_and_is_named(kafka: MemoryKafka) -> None:
     consumer = consumer_of(kafka, retry=Retry(attempts=2, backoff=Backoff(0.001)))
 
     @consumer.handler
@@ -368,6 +368,6 @@ async def test_a_fatal_client_error_and_a_failed_transaction_are_named(kafka: Me
         assert (other.inspect().last_failure or "").startswith("ClientFailed")
 
 
-def test_a_worker_that_died_is_told_with_its_exit_code() -> None:
+def test_a_dead_worker_is_reported_with_its_exit_code() -> None:
     error = errors.WorkerDied(pid=7, exit_code_seen=-9, record="orders[0]@1")
     assert str(error).startswith("worker process 7 ended with exit code -9")

@@ -1,4 +1,4 @@
-"""The whole consumer on Kafka in memory: order, retries, dead letters, rebalances, restarts."""
+"""The whole consumer with Kafka in memory: order, retries, dead letters, rebalances, restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from penstock.consume import Backoff, NullKeys, Order, Output, ParallelConsumer, Record, Retry, Workers
 from penstock.consume.testing import MemoryKafka
-from penstock.model import offsetmap
+from penstock.model import offset_map
 
 QUICK = {"commit_seconds": 0.02, "restart": Backoff(0.01, 0.05), "revoke_seconds": 1.0, "drain_seconds": 5.0}
 AT_ONCE = Retry(attempts=3, backoff=Backoff(0.001, 0.002))
@@ -20,9 +20,9 @@ AT_ONCE = Retry(attempts=3, backoff=Backoff(0.001, 0.002))
 
 @pytest.fixture
 def kafka() -> MemoryKafka:
-    made = MemoryKafka()
-    made.create("orders", partitions=3)
-    return made
+    cluster = MemoryKafka()
+    cluster.create("orders", partitions=3)
+    return cluster
 
 
 def consumer_of(kafka: MemoryKafka, **options: Any) -> ParallelConsumer:
@@ -59,7 +59,9 @@ async def test_every_record_is_handled_once_and_committed(kafka: MemoryKafka) ->
 
 
 @pytest.mark.parametrize("order", list(Order))
-async def test_order_is_kept_and_nothing_of_one_lane_overlaps(kafka: MemoryKafka, order: Order) -> None:
+async def test_records_of_one_key_or_partition_run_in_order_and_never_overlap(
+    kafka: MemoryKafka, order: Order
+) -> None:
     fill(kafka, 300)
     consumer = consumer_of(kafka, order=order, concurrency=20, null_keys=NullKeys.TOGETHER)
     active: dict[object, int] = defaultdict(int)
@@ -68,15 +70,15 @@ async def test_order_is_kept_and_nothing_of_one_lane_overlaps(kafka: MemoryKafka
 
     @consumer.handler
     async def handle(record: Record) -> None:
-        lanes = {Order.KEY: (record.partition, record.key), Order.PARTITION: record.partition}
-        lane = lanes.get(order, record.offset)
-        active[lane] += 1
+        queues = {Order.KEY: (record.partition, record.key), Order.PARTITION: record.partition}
+        queue_key = queues.get(order, record.offset)
+        active[queue_key] += 1
         most[0] = max(most[0], sum(active.values()))
-        if order is not Order.UNORDERED and (active[lane] > 1 or record.offset < last[lane]):
+        if order is not Order.UNORDERED and (active[queue_key] > 1 or record.offset < last[queue_key]):
             overlaps.append(record)
-        last[lane] = record.offset
+        last[queue_key] = record.offset
         await asyncio.sleep(0.001)
-        active[lane] -= 1
+        active[queue_key] -= 1
 
     await consumed(kafka, consumer)
     assert overlaps == []
@@ -84,7 +86,7 @@ async def test_order_is_kept_and_nothing_of_one_lane_overlaps(kafka: MemoryKafka
     assert most[0] > (1 if order is not Order.PARTITION else 0)
 
 
-async def test_a_slow_record_holds_the_commit_and_what_is_done_behind_it_is_not_run_again(
+async def test_records_finished_behind_a_slow_one_do_not_run_again_after_a_restart(
     kafka: MemoryKafka,
 ) -> None:
     for number in range(40):
@@ -115,16 +117,16 @@ async def test_a_slow_record_holds_the_commit_and_what_is_done_behind_it_is_not_
     assert second.counts.skipped == 6
 
 
-def _map(kafka: MemoryKafka) -> offsetmap.OffsetMap:
-    found = offsetmap.decode(*kafka.committed("g", "orders", 0))
-    return found or offsetmap.OffsetMap(0, 0, frozenset())
+def _map(kafka: MemoryKafka) -> offset_map.OffsetMap:
+    stored = offset_map.decode(*(kafka.committed("g", "orders", 0) or (0, "")))
+    return stored or offset_map.OffsetMap(0, 0, frozenset())
 
 
-async def test_holes_and_markers_at_the_end_do_not_hold_the_commit(kafka: MemoryKafka) -> None:
+async def test_offsets_without_records_do_not_delay_the_commit(kafka: MemoryKafka) -> None:
     for number in range(30):
         kafka.write("orders", str(number), partition=0)
-        kafka.hole("orders", 0, offsets=number % 3)
-    kafka.hole("orders", 0, offsets=5)
+        kafka.skip_offsets("orders", 0, offsets=number % 3)
+    kafka.skip_offsets("orders", 0, offsets=5)
     consumer = consumer_of(kafka)
 
     @consumer.handler
@@ -150,7 +152,7 @@ async def test_a_failing_record_is_retried_before_its_followers(kafka: MemoryKaf
     assert runs == [(b"0", 1), (b"1", 1), (b"1", 2), (b"1", 3), (b"2", 1), (b"3", 1)]
 
 
-async def test_a_poison_record_goes_to_the_dead_letters_with_its_story_and_the_rest_flows(
+async def test_a_poison_record_is_dead_lettered_with_failure_headers_and_the_rest_continues(
     kafka: MemoryKafka,
 ) -> None:
     for number in range(10):
@@ -165,11 +167,11 @@ async def test_a_poison_record_goes_to_the_dead_letters_with_its_story_and_the_r
         done.append(record.value)
 
     await consumed(kafka, consumer)
-    (letter,) = kafka.messages("orders.dead")
-    story = {name: value.decode() for name, value in letter.headers() or ()}
-    assert (letter.key(), letter.value()) == (b"k", b"4")
-    assert story.pop("penstock.timestamp").isdigit()
-    assert story == {
+    (dead_letter,) = kafka.messages("orders.dead")
+    headers = {name: (value or b"").decode() for name, value in dead_letter.headers() or ()}
+    assert (dead_letter.key(), dead_letter.value()) == (b"k", b"4")
+    assert headers.pop("penstock.timestamp").isdigit()
+    assert headers == {
         "trace": "t1", "penstock.cause": "builtins.ValueError", "penstock.message": "poison",
         "penstock.attempts": "3", "penstock.topic": "orders", "penstock.partition": "1",
         "penstock.offset": "4", "penstock.group": "g",
@@ -190,7 +192,9 @@ async def test_retries_by_type_of_exception(kafka: MemoryKafka) -> None:
     assert consumer.counts.failed == 1
 
 
-async def test_without_dead_letters_the_whole_restarts_and_nothing_is_lost(kafka: MemoryKafka) -> None:
+async def test_without_a_dead_letter_topic_the_consumer_restarts_and_loses_nothing(
+    kafka: MemoryKafka,
+) -> None:
     fill(kafka, 100)
     consumer = consumer_of(kafka, retry=Retry(attempts=1))
     seen: set[bytes] = set()
@@ -208,7 +212,7 @@ async def test_without_dead_letters_the_whole_restarts_and_nothing_is_lost(kafka
     assert consumer.counts.restarts == 2
 
 
-async def test_filters_and_deserialisers_come_before_the_handler(kafka: MemoryKafka) -> None:
+async def test_filter_and_deserializers_run_before_the_handler(kafka: MemoryKafka) -> None:
     fill(kafka, 20)
     consumer = consumer_of(
         kafka, value_deserializer=int, key_deserializer=bytes.decode, filter=lambda record: record.value % 2
@@ -224,7 +228,7 @@ async def test_filters_and_deserialisers_come_before_the_handler(kafka: MemoryKa
     assert consumer.counts.filtered == 10
 
 
-async def test_what_cannot_be_read_is_dead_lettered_at_once(kafka: MemoryKafka) -> None:
+async def test_an_unreadable_record_is_dead_lettered_without_retry(kafka: MemoryKafka) -> None:
     kafka.write("orders", "not a number")
     consumer = consumer_of(kafka, value_deserializer=int, dead_letter_topic="dead")
 
@@ -236,7 +240,7 @@ async def test_what_cannot_be_read_is_dead_lettered_at_once(kafka: MemoryKafka) 
     assert consumer.counts.failed == 1
 
 
-async def test_a_batch_handler_gets_many_and_a_bad_record_is_found_out(kafka: MemoryKafka) -> None:
+async def test_a_batch_handler_gets_many_records_and_a_bad_one_is_isolated(kafka: MemoryKafka) -> None:
     fill(kafka, 100, keys=3)
     consumer = consumer_of(kafka, retry=AT_ONCE, dead_letter_topic="dead", concurrency=2)
     sizes: list[int] = []
@@ -258,7 +262,7 @@ async def test_a_batch_handler_gets_many_and_a_bad_record_is_found_out(kafka: Me
     assert sum(map(len, done.values())) == 99
 
 
-async def test_plain_functions_run_on_threads_beside_each_other(kafka: MemoryKafka) -> None:
+async def test_plain_functions_run_concurrently_on_threads(kafka: MemoryKafka) -> None:
     fill(kafka, 40, keys=40)
     consumer = consumer_of(kafka, concurrency=4)
     together = threading.Barrier(4, timeout=60)
@@ -307,7 +311,7 @@ async def test_outputs_are_durable_before_their_record_is_committed(kafka: Memor
     assert len(kafka.values("copies")) == 100
 
 
-async def test_a_transaction_holds_outputs_and_offsets_together(kafka: MemoryKafka) -> None:
+async def test_a_transaction_commits_outputs_and_offsets_together(kafka: MemoryKafka) -> None:
     for number in range(40):
         kafka.write("orders", str(number), key=str(number), partition=0)
     gate = asyncio.Event()
@@ -322,14 +326,14 @@ async def test_a_transaction_holds_outputs_and_offsets_together(kafka: MemoryKaf
     async with consumer:
         await until(lambda: len(kafka.values("copies")) == 39)
         offset, text = kafka.committed("g", "orders", 0) or (0, "")
-        found = offsetmap.decode(offset, text)
-        assert (offset, found and found.done_count) == (33, 6)
+        stored = offset_map.decode(offset, text)
+        assert (offset, stored and stored.done_count) == (33, 6)
         gate.set()
         await kafka.until_committed("g", "orders")
     assert len(kafka.values("copies")) == 40
 
 
-async def test_a_transaction_that_fails_is_run_again_and_shows_once(kafka: MemoryKafka) -> None:
+async def test_a_failed_transaction_runs_again_and_its_outputs_appear_once(kafka: MemoryKafka) -> None:
     fill(kafka, 30)
     kafka.refuse_commits(KafkaError.INVALID_TXN_STATE)
     consumer = consumer_of(kafka, transactional_id="t-1", transaction_seconds=0.01)
@@ -339,11 +343,11 @@ async def test_a_transaction_that_fails_is_run_again_and_shows_once(kafka: Memor
         return Output("copies", record.value)
 
     await consumed(kafka, consumer)
-    assert sorted(map(int, kafka.values("copies"))) == list(range(30))
+    assert sorted(int(value or b"") for value in kafka.values("copies")) == list(range(30))
     assert consumer.counts.restarts == 1
 
 
-async def test_a_revoked_partition_is_flushed_and_taken_up_again_without_repeats(kafka: MemoryKafka) -> None:
+async def test_a_revoked_partition_is_committed_and_resumed_without_repeats(kafka: MemoryKafka) -> None:
     fill(kafka, 600, keys=50)
     consumer = consumer_of(kafka, concurrency=10, revoke_seconds=60.0)
     seen: list[tuple[int, int]] = []
@@ -358,7 +362,7 @@ async def test_a_revoked_partition_is_flushed_and_taken_up_again_without_repeats
             await until(lambda: kafka.members and len(kafka.members[0].positions) == 3)
             kafka.revoke("orders", partition)
             await until(lambda: len(kafka.members[0].positions) == 2)
-            kafka.give("orders", partition)
+            kafka.assign("orders", partition)
         await kafka.until_committed("g", "orders")
     assert len(seen) == len(set(seen)) == 600
 
@@ -385,11 +389,11 @@ async def test_the_result_of_a_lost_partition_is_dropped_and_its_handler_cancell
         await until(lambda: not consumer.inspect().running)
         assert kafka.committed("g", "orders", 0) is None
         hold.set()
-        kafka.give("orders", 0)
+        kafka.assign("orders", 0)
         await kafka.until_committed("g", "orders")
 
 
-async def test_a_refused_commit_is_tried_again(kafka: MemoryKafka) -> None:
+async def test_a_refused_commit_is_retried(kafka: MemoryKafka) -> None:
     fill(kafka, 10)
     kafka.refuse_commits(KafkaError.REBALANCE_IN_PROGRESS, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
     consumer = consumer_of(kafka)
@@ -422,7 +426,9 @@ async def test_a_broken_client_is_replaced_and_nothing_is_lost(kafka: MemoryKafk
 
 async def test_memory_stays_within_its_bound(kafka: MemoryKafka) -> None:
     fill(kafka, 3_000, keys=200)
-    consumer = consumer_of(kafka, buffer_records=200, commit_records=10, exposure_records=40, concurrency=50)
+    consumer = consumer_of(
+        kafka, buffer_records=200, commit_records=10, uncommitted_records_max=40, concurrency=50
+    )
     started = most = 0
 
     @consumer.handler
@@ -461,29 +467,29 @@ async def test_a_hot_key_does_not_delay_other_partitions(kafka: MemoryKafka) -> 
         await kafka.until_committed("g", "orders")
 
 
-async def test_stop_finishes_what_runs_and_leaves_the_rest(kafka: MemoryKafka) -> None:
+async def test_stop_finishes_running_records_and_starts_no_more(kafka: MemoryKafka) -> None:
     fill(kafka, 500, keys=500)
     consumer = consumer_of(kafka, concurrency=5)
-    begun, ended = [], []
+    started, ended = [], []
 
     @consumer.handler
     async def handle(record: Record) -> None:
-        begun.append(record.offset)
+        started.append(record.offset)
         await asyncio.sleep(0.01)
         ended.append((record.partition, record.offset))
 
     async with consumer:
-        await until(lambda: len(begun) >= 20)
-    assert len(begun) == len(ended) < 500
+        await until(lambda: len(started) >= 20)
+    assert len(started) == len(ended) < 500
     done = 0
     for partition in range(3):
         offset, text = kafka.committed("g", "orders", partition) or (0, "")
-        found = offsetmap.decode(offset, text)
-        done += offset + (found.done_count if found else 0)
+        stored = offset_map.decode(offset, text)
+        done += offset + (stored.done_count if stored else 0)
     assert done == len(ended)
 
 
-async def test_large_records_stay_within_the_bytes(kafka: MemoryKafka) -> None:
+async def test_large_records_stay_within_buffer_bytes(kafka: MemoryKafka) -> None:
     for number in range(200):
         kafka.write("orders", b"x" * 10_000, key=str(number))
     consumer = consumer_of(kafka, buffer_bytes=200_000, concurrency=5)
@@ -496,4 +502,4 @@ async def test_large_records_stay_within_the_bytes(kafka: MemoryKafka) -> None:
         await asyncio.sleep(0.001)
 
     await consumed(kafka, consumer)
-    assert 50_000 < most <= 260_000  # polls for callbacks may bring a few more along
+    assert 50_000 < most <= 260_000  # polls for callbacks may return a few more

@@ -1,4 +1,4 @@
-"""The pure core under every interleaving hypothesis can think of, for each order."""
+"""The pure core under arbitrary interleavings, for each order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus and inspect() show."""
+"""Prometheus metrics and inspect()."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.consume import Record
 
 
-async def test_metrics_show_what_is_done_what_runs_and_what_waits() -> None:
+async def test_metrics_show_finished_running_and_waiting_records() -> None:
     kafka = MemoryKafka()
     kafka.create("orders")
     for _ in range(5):
@@ -32,20 +32,20 @@ async def test_metrics_show_what_is_done_what_runs_and_what_waits() -> None:
     async with consumer:
         await until(lambda: consumer.inspect().running and (kafka.committed("g", "orders") or (0,))[0] == 2)
         text = generate_latest(registry).decode()
-        seen = consumer.inspect()
+        inspection = consumer.inspect()
         hold.set()
         await kafka.until_committed("g", "orders")
     assert 'penstock_consume_finished_records_total{group="g"} 2.0' in text
     assert 'penstock_consume_running_records{group="g",partition="0",topic="orders"} 1.0' in text
-    assert 'penstock_consume_behind_key_records{group="g",partition="0",topic="orders"} 2.0' in text
+    assert 'penstock_consume_queued_behind_key_records{group="g",partition="0",topic="orders"} 2.0' in text
     assert 'penstock_consume_committed_offset{group="g",partition="0",topic="orders"} 2.0' in text
     assert 'penstock_consume_handler_seconds_count{group="g"} 2.0' in text
-    (partition,) = seen.partitions
+    (partition,) = inspection.partitions
     assert (partition.next_commit, partition.unfinished, partition.hot_keys[0].waiting) == (2, 3, 2)
-    assert seen.as_dict()["running"][0]["offset"] == 2
+    assert inspection.as_dict()["running"][0]["offset"] == 2
     assert consumer.inspect().state == "stopped"
 
 
 async def test_an_idle_consumer_can_be_inspected() -> None:
-    seen = consumer_of(MemoryKafka()).inspect()
-    assert (seen.state, seen.partitions, seen.running) == ("idle", [], [])
+    inspection = consumer_of(MemoryKafka()).inspect()
+    assert (inspection.state, inspection.partitions, inspection.running) == ("idle", [], [])

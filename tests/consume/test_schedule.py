@@ -1,19 +1,20 @@
-"""Which record runs next: lanes, turns, retries, and lanes that outlive their partition."""
+"""Which record runs next: queues by key, round robin, retries, and queues blocked across a rebalance."""
 
 from __future__ import annotations
 
 from penstock.consume.assignment import Assignment
 from penstock.consume.record import Record
-from penstock.consume.schedule import Coordinator, NullKeys, Order, lane_of
-from tests.consume.machine import FakeMessage
+from penstock.consume.schedule import Coordinator, NullKeys, Order, queue_key_of
+from penstock.consume.testing import MemoryMessage
 
 
 def records(assignment: Assignment, keys: str, start: int = 0) -> list[Record]:
-    made = []
-    for index, letter in enumerate(keys):
+    created = []
+    for offset, letter in enumerate(keys, start):
         key = letter.encode()
-        made.append(Record(FakeMessage(key), assignment, start + index, key, key, 1))
-    return made
+        message = MemoryMessage(("t", assignment.partition), offset, b"v", key)
+        created.append(Record(message, assignment, offset, key, key, 1))
+    return created
 
 
 def assigned(coordinator: Coordinator, partition: int = 0, epoch: int = 1) -> Assignment:
@@ -23,29 +24,29 @@ def assigned(coordinator: Coordinator, partition: int = 0, epoch: int = 1) -> As
 
 
 def taken(coordinator: Coordinator) -> list[Record]:
-    found = []
+    records = []
     while record := coordinator.take():
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def test_one_record_of_each_key_runs_at_a_time() -> None:
     coordinator = Coordinator(100)
-    home = assigned(coordinator)
-    coordinator.put(home, records(home, "aabbc"))
+    assignment = assigned(coordinator)
+    coordinator.put(assignment, records(assignment, "aabbc"))
     assert [record.offset for record in taken(coordinator)] == [0, 2, 4]
 
 
 def test_the_next_record_of_a_key_follows_when_the_first_is_released() -> None:
     coordinator = Coordinator(100)
-    home = assigned(coordinator)
-    coordinator.put(home, records(home, "aaa"))
+    assignment = assigned(coordinator)
+    coordinator.put(assignment, records(assignment, "aaa"))
     first = taken(coordinator)[0]
     coordinator.release(first)
     assert [record.offset for record in taken(coordinator)] == [1]
 
 
-def test_partitions_take_turns_however_full_one_of_them_is() -> None:
+def test_partitions_are_served_round_robin() -> None:
     coordinator = Coordinator(100)
     full, thin = assigned(coordinator, 0), assigned(coordinator, 1)
     coordinator.put(full, records(full, "abcdefgh"))
@@ -53,29 +54,29 @@ def test_partitions_take_turns_however_full_one_of_them_is() -> None:
     assert [record.partition for record in taken(coordinator)][:4] == [0, 1, 0, 1]
 
 
-def test_nothing_starts_once_too_much_is_uncommitted() -> None:
+def test_nothing_starts_while_too_many_records_are_uncommitted() -> None:
     coordinator = Coordinator(2)
-    home = assigned(coordinator)
-    coordinator.put(home, records(home, "abc"))
+    assignment = assigned(coordinator)
+    coordinator.put(assignment, records(assignment, "abc"))
     assert len(taken(coordinator)) == 2
     assert not coordinator.has_ready
 
 
-def test_a_retry_keeps_its_lane_and_runs_before_its_followers() -> None:
+def test_a_retry_blocks_its_queue_and_runs_before_later_records() -> None:
     coordinator = Coordinator(100)
-    home = assigned(coordinator)
-    coordinator.put(home, records(home, "aa"))
+    assignment = assigned(coordinator)
+    coordinator.put(assignment, records(assignment, "aa"))
     coordinator.retry_at(5.0, taken(coordinator)[0])
-    coordinator.wake(4.9)
+    coordinator.wake_retries(4.9)
     assert taken(coordinator) == []
-    coordinator.wake(5.0)
+    coordinator.wake_retries(5.0)
     assert [record.offset for record in taken(coordinator)] == [0]
 
 
 def test_a_failed_batch_runs_again_in_its_old_order() -> None:
     coordinator = Coordinator(100)
-    home = assigned(coordinator)
-    coordinator.put(home, records(home, "aaaa"))
+    assignment = assigned(coordinator)
+    coordinator.put(assignment, records(assignment, "aaaa"))
     coordinator.put_back(coordinator.take_batch(3))
     seen = []
     while record := coordinator.take():
@@ -84,12 +85,12 @@ def test_a_failed_batch_runs_again_in_its_old_order() -> None:
     assert seen == [0, 1, 2, 3]
 
 
-def test_a_key_that_still_runs_for_a_gone_partition_waits_under_the_new_assignment() -> None:
+def test_a_key_still_running_under_a_revoked_assignment_waits_under_the_new_one() -> None:
     coordinator = Coordinator(100)
     old = assigned(coordinator)
     coordinator.put(old, records(old, "a"))
     running = taken(coordinator)[0]
-    coordinator.bury(old)
+    coordinator.remove(old)
     old.live = False
     new = assigned(coordinator, epoch=2)
     coordinator.put(new, records(new, "ab"))
@@ -98,26 +99,28 @@ def test_a_key_that_still_runs_for_a_gone_partition_waits_under_the_new_assignme
     assert [record.key for record in taken(coordinator)] == [b"a"]
 
 
-def test_a_lane_held_through_two_rebalances_is_released_by_the_record_that_holds_it() -> None:
+def test_a_queue_blocked_through_two_rebalances_is_released_by_the_running_record() -> None:
     coordinator = Coordinator(100)
     first = assigned(coordinator)
     coordinator.put(first, records(first, "a"))
     running = taken(coordinator)[0]
-    coordinator.bury(first)
+    coordinator.remove(first)
     first.live = False
     second = assigned(coordinator, epoch=2)
     coordinator.put(second, records(second, "a"))
-    coordinator.bury(second)
+    coordinator.remove(second)
     second.live = False
     third = assigned(coordinator, epoch=3)
     coordinator.put(third, records(third, "a"))
     coordinator.release(running)
     assert [record.assignment for record in taken(coordinator)] == [third]
-    assert not coordinator._ghosts
+    assert not coordinator._revoked
 
 
-def test_lanes_by_order() -> None:
-    assert lane_of(b"k", Order.KEY, NullKeys.UNORDERED) == b"k"
-    assert lane_of(None, Order.KEY, NullKeys.UNORDERED) is None
-    assert lane_of(None, Order.KEY, NullKeys.TOGETHER) == lane_of(b"k", Order.PARTITION, NullKeys.TOGETHER)
-    assert lane_of(b"k", Order.UNORDERED, NullKeys.TOGETHER) is None
+def test_queue_key_by_order() -> None:
+    assert queue_key_of(b"k", Order.KEY, NullKeys.UNORDERED) == b"k"
+    assert queue_key_of(None, Order.KEY, NullKeys.UNORDERED) is None
+    assert queue_key_of(None, Order.KEY, NullKeys.TOGETHER) == queue_key_of(
+        b"k", Order.PARTITION, NullKeys.TOGETHER
+    )
+    assert queue_key_of(b"k", Order.UNORDERED, NullKeys.TOGETHER) is None

@@ -1,93 +1,48 @@
-"""The HTTP API: what it answers, whom it lets in, and how it says no."""
+"""The HTTP API: responses, authorization and errors."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
 from penstock.balance.cells import CellId, NewCell
-from penstock.control.api import PROBLEMS, make_api
+from penstock.control.api.app import PROBLEMS, make_api
+from penstock.control.api.routes import router
 from penstock.control.checker import Difference, Kind
-from penstock.control.relieving import needs_cell
-from penstock.control.routes import router
+from penstock.control.relief_service import needs_cell
 from penstock.control.service import Role
 from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperatorRole
 from penstock.model.errors.control import ControlError
 from penstock.model.errors.wire import KafkaBusy
-from tests.control.ground import PHYSICAL, Paper
-from tests.control.paper_plane import ROOT, PaperPlane
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fastapi import FastAPI
+from tests.control.in_memory_control import PHYSICAL, InMemoryControl
+from tests.control.in_memory_plane import Api, InMemoryPlane, code
 
 
-class Api:
-    """A client with a token."""
+def test_a_cluster_is_requested_in_terms_of_its_workload(api: Api) -> None:
+    response = api("POST", "/clusters", {"name": "shop", "needs": {"ingress_bytes": 2e7, "partitions": 300}})
 
-    def __init__(self, plane: PaperPlane, client: TestClient) -> None:
-        self.plane, self.client, self.secret = plane, client, ROOT
-
-    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        sent = {"Authorization": f"Bearer {self.secret}"} | {
-            name.replace("_", "-"): value for name, value in headers.items()
-        }
-        return self.client.request(method, f"/v1{path}", json=body, headers=sent)
-
-    def made(self, name: str = "shop", **more: Any) -> dict[str, Any]:
-        answer = self("POST", "/clusters", {"name": name, **more})
-        assert answer.status_code == 202, answer.text
-        cluster: dict[str, Any] = answer.json()["cluster"]
-        return cluster
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    """One app for all: to make it takes longer than most tests."""
-    with TestClient(make_api(), raise_server_exceptions=False) as one:
-        yield one
-
-
-@pytest.fixture
-def api(client: TestClient) -> Api:
-    plane = PaperPlane()
-    cast("FastAPI", client.app).state.plane = plane  # the client knows it as any application
-    return Api(plane, client)
-
-
-def code(answer: Any, status: int) -> str:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    found: str = answer.json()["code"]
-    return found
-
-
-def test_a_cluster_is_asked_for_in_terms_of_its_workload(api: Api) -> None:
-    answer = api("POST", "/clusters", {"name": "shop", "needs": {"ingress_bytes": 2e7, "partitions": 300}})
-
-    body = answer.json()
-    assert answer.status_code == 202
+    body = response.json()
+    assert response.status_code == 202
     assert body["cluster"]["units"] == 4
     assert body["cluster"]["quota"]["ingress_bytes"] == 2e7
     assert body["cluster"]["bootstrap"] == "127.0.0.1:28001"
-    assert answer.headers["Location"] == f"/v1/operations/{body['operation']['id']}"
-    assert api("GET", answer.headers["Location"].removeprefix("/v1")).json()["state"] == "done"
+    assert response.headers["Location"] == f"/v1/operations/{body['operation']['id']}"
+    assert api("GET", response.headers["Location"].removeprefix("/v1")).json()["state"] == "done"
 
 
-def test_a_cluster_is_found_by_id_and_by_name(api: Api) -> None:
-    made = api.made()
+def test_a_cluster_is_addressed_by_id_or_name(api: Api) -> None:
+    made = api.create()
 
     assert api("GET", f"/clusters/{made['id']}").json() == api("GET", "/clusters/shop").json()
     assert code(api("GET", "/clusters/nobody"), 404) == "PEN-5001"
 
 
 def test_two_editors_cannot_overwrite_each_other(api: Api) -> None:
-    api.made()
+    api.create()
     etag = api("GET", "/clusters/shop").headers["ETag"]
     assert code(api("PATCH", "/clusters/shop", {"units": 2}), 428) == "PEN-5012"
     assert api("PATCH", "/clusters/shop", {"units": 2}, If_Match=etag).status_code == 202
@@ -99,8 +54,8 @@ def test_two_editors_cannot_overwrite_each_other(api: Api) -> None:
     assert code(api("PATCH", "/clusters/shop", {"units": 3}, If_Match="x"), 422) == "PEN-5013"
 
 
-def test_an_update_changes_what_it_names_and_nothing_else(api: Api) -> None:
-    before = api.made(labels={"team": "web"})
+def test_an_update_changes_only_the_given_fields(api: Api) -> None:
+    before = api.create(labels={"team": "web"})
     change = {"network": {"allow": ["10.0.0.0/8"]}, "overrides": {"requests": 9}, "name": "store"}
 
     after = api("PATCH", "/clusters/shop", change, If_Match="*").json()["cluster"]
@@ -113,7 +68,7 @@ def test_an_update_changes_what_it_names_and_nothing_else(api: Api) -> None:
     assert (after["labels"], after["id"]) == (before["labels"], before["id"])
 
 
-def test_a_change_that_is_sent_twice_is_made_once(api: Api) -> None:
+def test_a_change_sent_twice_is_made_once(api: Api) -> None:
     first = api("POST", "/clusters", {"name": "shop"}, Idempotency_Key="abc")
 
     again = api("POST", "/clusters", {"name": "shop"}, Idempotency_Key="abc")
@@ -124,8 +79,8 @@ def test_a_change_that_is_sent_twice_is_made_once(api: Api) -> None:
     assert code(api("POST", "/clusters", {"name": "shop"}), 409) == "PEN-5003"
 
 
-def test_a_secret_is_told_once(api: Api) -> None:
-    api.made()
+def test_a_secret_is_returned_once(api: Api) -> None:
+    api.create()
     first = api("POST", "/clusters/shop/keys", {}, Idempotency_Key="k").json()
     again = api("POST", "/clusters/shop/keys", {}, Idempotency_Key="k").json()
     key = api("GET", f"/keys/{first['key']['id']}")
@@ -138,7 +93,7 @@ def test_a_secret_is_told_once(api: Api) -> None:
 
 
 def test_keys_are_rotated_and_revoked(api: Api) -> None:
-    api.made()
+    api.create()
     old = api("POST", "/clusters/shop/keys", {"description": "app"}).json()["key"]["id"]
 
     new = api("POST", f"/keys/{old}/rotate", {"grace_seconds": 5}).json()
@@ -153,7 +108,7 @@ def test_keys_are_rotated_and_revoked(api: Api) -> None:
 
 
 def test_accounts_and_their_grants(api: Api) -> None:
-    api.made()
+    api.create()
     grant = {"resource": "topic", "name": "orders", "operation": "read"}
     made = api("POST", "/clusters/shop/accounts", {"name": "app", "grants": [grant]}).json()["account"]
     path = f"/accounts/{made['id']}"
@@ -169,8 +124,8 @@ def test_accounts_and_their_grants(api: Api) -> None:
     assert code(api("GET", path), 404) == "PEN-5001"
 
 
-def test_pages_go_by_cursor(api: Api) -> None:
-    made = {api.made(f"shop-{n}")["id"] for n in range(5)}
+def test_lists_are_paged_by_cursor(api: Api) -> None:
+    made = {api.create(f"shop-{n}")["id"] for n in range(5)}
     seen, cursor = set(), ""
     while True:
         page = api("GET", f"/clusters?limit=2&cursor={cursor}").json()
@@ -187,17 +142,17 @@ def test_pages_go_by_cursor(api: Api) -> None:
 
 
 def test_operations_are_listed_by_cluster_and_state(api: Api) -> None:
-    api.made("one")
-    api.made("two")
+    api.create("one")
+    api.create("two")
 
-    mine = api("GET", "/operations?cluster=one").json()["items"]
+    listed = api("GET", "/operations?cluster=one").json()["items"]
 
-    assert [operation["action"] for operation in mine] == ["cluster.create"]
+    assert [operation["action"] for operation in listed] == ["cluster.create"]
     assert api("GET", "/operations?state=running").json()["items"] == []
     assert len(api("GET", "/operations?state=done&limit=1").json()["items"]) == 1
 
 
-def test_every_list_is_asked_for_and_answered_in_one_way(api: Api) -> None:
+def test_every_list_has_the_same_parameters_and_response(api: Api) -> None:
     document = api.client.get("/v1/openapi.json").json()
     lists = [
         operation
@@ -209,11 +164,11 @@ def test_every_list_is_asked_for_and_answered_in_one_way(api: Api) -> None:
 
     assert len(lists) == 8
     for operation in lists:
-        asked = {parameter["name"] for parameter in operation["parameters"]}
-        shape = operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
-        assert {"limit", "cursor"} <= asked, operation["operationId"]
-        assert "/Page_" in shape
-        assert set(document["components"]["schemas"][shape.rpartition("/")[2]]["properties"]) == {
+        parameters = {parameter["name"] for parameter in operation["parameters"]}
+        reference = operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+        assert {"limit", "cursor"} <= parameters, operation["operationId"]
+        assert "/Page_" in reference
+        assert set(document["components"]["schemas"][reference.rpartition("/")[2]]["properties"]) == {
             "items",
             "cursor",
         }
@@ -225,27 +180,27 @@ def test_every_list_is_asked_for_and_answered_in_one_way(api: Api) -> None:
 )
 def test_pages_of_one_make_up_the_whole_list(api: Api, path: str) -> None:
     for name in ("shop", "mill"):
-        api.made(name)
+        api.create(name)
         api("POST", "/clusters/shop/accounts", {"name": f"of-{name}"})
         api("POST", "/clusters/shop/keys", {})
         api("POST", "/tokens", {"name": f"of-{name}", "role": "viewer"})
     whole = api("GET", path).json()
-    found, cursor = [], ""
+    items, cursor = [], ""
 
     while True:
         page = api("GET", f"{path}?limit=1&cursor={cursor}").json()
-        found += page["items"]
+        items += page["items"]
         cursor = page["cursor"]
         if cursor is None:
             break
 
     assert whole["cursor"] is None
-    assert len(found) > 1
-    assert found == whole["items"]
+    assert len(items) > 1
+    assert items == whole["items"]
 
 
 def test_a_cluster_is_moved_and_deleted(api: Api) -> None:
-    before = api.made()["cell"]
+    before = api.create()["cell"]
 
     moved = api("POST", "/clusters/shop/move", {})
 
@@ -259,14 +214,14 @@ def test_a_cluster_is_moved_and_deleted(api: Api) -> None:
 
 def test_a_dedicated_cluster_on_an_adopted_one_needs_it_to_be_empty(api: Api) -> None:
     api.plane.not_empty = ("west",)
-    wanted = {"name": "alone", "tenancy": "dedicated", "needs": {"ingress_bytes": 60e6}}
+    request = {"name": "alone", "tenancy": "dedicated", "needs": {"ingress_bytes": 60e6}}
 
-    assert code(api("POST", "/clusters", wanted | {"adopted": "west"}), 422) == "PEN-2027"
-    made = api("POST", "/clusters", wanted | {"adopted": "east"}, Idempotency_Key="once").json()
-    api.plane.not_empty = ("east",)  # what was made is there now
-    again = api("POST", "/clusters", wanted | {"adopted": "east"}, Idempotency_Key="once").json()
+    assert code(api("POST", "/clusters", request | {"adopted": "west"}), 422) == "PEN-2027"
+    made = api("POST", "/clusters", request | {"adopted": "east"}, Idempotency_Key="once").json()
+    api.plane.not_empty = ("east",)  # it has the first request's topics now
+    again = api("POST", "/clusters", request | {"adopted": "east"}, Idempotency_Key="once").json()
 
-    assert made["cluster"]["units"] == 1  # by the table of real brokers
+    assert made["cluster"]["units"] == 1  # by the table for adopted clusters
     assert again["cluster"]["id"] == made["cluster"]["id"]
 
 
@@ -277,10 +232,10 @@ def test_physical_clusters_are_shown(api: Api) -> None:
     assert (listed["brokers"], listed["cells"], listed["zones"]) == (6, 2, ["a", "b", "c"])
 
 
-def test_a_cluster_that_needs_a_cell_says_so_with_its_cells_and_in_metrics(api: Api) -> None:
-    wanted = NewCell(3, "cell-1 full", (CellId("cell-1"),))
-    paper = api.plane.paper
-    paper.accept(needs_cell(paper.registry, paper.ask(), PHYSICAL, wanted, "buy three"))
+def test_a_needed_cell_is_shown_with_cells_and_in_metrics(api: Api) -> None:
+    new_cell = NewCell(3, "cell-1 full", (CellId("cell-1"),))
+    memory = api.plane.memory
+    memory.accept(needs_cell(memory.registry, memory.context(), PHYSICAL, new_cell, "buy three"))
 
     full, other = api("GET", "/cells").json()["items"]
     (physical,) = api("GET", "/physical-clusters").json()["items"]
@@ -294,21 +249,21 @@ def test_a_cluster_that_needs_a_cell_says_so_with_its_cells_and_in_metrics(api: 
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer wrong", "Bearer"])
-def test_without_a_token_nothing_is_answered(api: Api, header: str) -> None:
-    answer = api.client.get("/v1/clusters", headers={"Authorization": header})
+def test_a_request_without_a_valid_token_is_rejected(api: Api, header: str) -> None:
+    response = api.client.get("/v1/clusters", headers={"Authorization": header})
 
-    assert code(answer, 401) == "PEN-5010"
-    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert code(response, 401) == "PEN-5010"
+    assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_before_there_is_any_token_a_caller_is_asked_to_wait(api: Api) -> None:
+def test_before_the_first_token_exists_callers_must_retry(api: Api) -> None:
     api.plane.registry.apply(b"operator-token/root", None)
 
     assert code(api("GET", "/clusters"), 503) == "PEN-5007"
 
 
 def test_a_viewer_sees_everything_and_changes_nothing(api: Api) -> None:
-    api.made()
+    api.create()
     api.plane.add_token("eye", OperatorRole.VIEWER, "v")
     api.secret = "v"
 
@@ -326,8 +281,8 @@ def test_a_viewer_sees_everything_and_changes_nothing(api: Api) -> None:
         assert code(api(method, path, body), 403) == "PEN-5011"
 
 
-def test_a_cluster_admin_of_one_cluster_touches_no_other(api: Api) -> None:
-    mine, other = api.made("mine"), api.made("other")
+def test_a_cluster_admin_of_one_cluster_cannot_access_another(api: Api) -> None:
+    mine, other = api.create("mine"), api.create("other")
     key = api("POST", "/clusters/other/keys", {}).json()["key"]["id"]
     api.plane.add_token("lead", OperatorRole.CLUSTER_ADMIN, "c", mine["id"])
     api.secret = "c"
@@ -345,7 +300,7 @@ def test_a_cluster_admin_of_one_cluster_touches_no_other(api: Api) -> None:
         assert code(api(method, path, body, If_Match="*"), 403) == "PEN-5011"
 
 
-def test_tokens_are_made_listed_and_deleted(api: Api) -> None:
+def test_tokens_are_created_listed_and_deleted(api: Api) -> None:
     made = api("POST", "/tokens", {"name": "ci", "role": "viewer"}, Idempotency_Key="t").json()
     again = api("POST", "/tokens", {"name": "ci", "role": "viewer"}, Idempotency_Key="t").json()
 
@@ -356,14 +311,14 @@ def test_tokens_are_made_listed_and_deleted(api: Api) -> None:
     assert code(api("GET", "/clusters"), 401) == "PEN-5010"
 
 
-def test_one_that_is_not_active_says_who_is(api: Api) -> None:
+def test_a_standby_refers_to_the_active_control_plane(api: Api) -> None:
     api.plane.role = Role.STANDBY
 
-    answer = api("POST", "/clusters", {"name": "shop"})
+    response = api("POST", "/clusters", {"name": "shop"})
 
-    assert code(answer, 503) == "PEN-5006"
-    assert answer.json()["active"] == "http://elsewhere:1"
-    assert answer.headers["Retry-After"] == "1"
+    assert code(response, 503) == "PEN-5006"
+    assert response.json()["active"] == "http://elsewhere:1"
+    assert response.headers["Retry-After"] == "1"
     assert api("GET", "/status").json()["role"] == "standby"
 
 
@@ -380,37 +335,37 @@ def test_one_that_is_not_active_says_who_is(api: Api) -> None:
         "x",
     ],
 )
-def test_bad_input_gets_one_error_that_names_the_place(api: Api, body: Any) -> None:
-    answer = api("POST", "/clusters", body)
+def test_invalid_input_gets_one_error_with_its_location(api: Api, body: Any) -> None:
+    response = api("POST", "/clusters", body)
 
-    assert code(answer, 422) == "PEN-5013"
-    assert answer.json()["hint"]
+    assert code(response, 422) == "PEN-5013"
+    assert response.json()["hint"]
     assert api.plane.registry.count(LogicalCluster) == 0
 
 
 @pytest.mark.parametrize("error", ControlError.__subclasses__())
-def test_every_error_of_the_control_plane_has_a_status_that_the_interface_tells_of(
+def test_every_error_of_the_control_plane_has_a_documented_status(
     error: type[ControlError],
 ) -> None:
     assert error.status in (*PROBLEMS, 504)
 
 
-def test_a_path_or_method_that_is_not_there_is_a_problem_too(api: Api) -> None:
+def test_an_unknown_path_or_method_is_a_problem_response(api: Api) -> None:
     assert code(api("GET", "/nothing"), 404) == "PEN-5023"
     assert code(api("PUT", "/clusters"), 405) == "PEN-5023"
 
 
-def test_trouble_with_kafka_is_told_as_such(api: Api) -> None:
+def test_kafka_errors_are_returned_as_such(api: Api) -> None:
     async def busy(*_: object, **__: object) -> None:
-        raise KafkaBusy(subject="", api="Produce", said="NOT_ENOUGH_REPLICAS")
+        raise KafkaBusy(subject="", api="Produce", detail="NOT_ENOUGH_REPLICAS")
 
     api.plane.decide = busy  # type: ignore[assignment,method-assign]  # as if Kafka were busy
 
     assert code(api("POST", "/clusters", {"name": "shop"}), 503) == "PEN-3023"
 
 
-def test_metrics_and_health_are_told_to_anybody(api: Api) -> None:
-    api.made()
+def test_metrics_and_health_need_no_token(api: Api) -> None:
+    api.create()
     api.plane.loads = {"pkc-000000/cell-1": 0.25}
 
     text = api.client.get("/metrics").text
@@ -418,32 +373,32 @@ def test_metrics_and_health_are_told_to_anybody(api: Api) -> None:
     assert "penstock_control_active 1.0" in text
     assert "penstock_control_clusters 1.0" in text
     assert 'penstock_control_cell_load_ratio{cell="cell-1",cluster="pkc-000000"} 0.25' in text
-    assert api.client.get("/healthz").json() == {"role": "active"}
+    assert api.client.get("/healthz").json() == {"role": "active", "active": "http://elsewhere:1"}
 
 
 def test_differences_are_shown_and_repaired(api: Api) -> None:
-    api.plane.found = (Difference(Kind.MISSING, "user", "lkc-000000_sa-000000"),)
+    api.plane.differences = (Difference(Kind.MISSING, "user", "lkc-000000_sa-000000"),)
 
     assert api("GET", "/check").json()["differences"][0]["what"] == "user"
     assert api("POST", "/repair").json()["differences"] == []
 
 
 def test_an_export_is_imported_into_an_empty_registry_only(api: Api) -> None:
-    api.made("one")
+    api.create("one")
     api("POST", "/clusters/one/keys", {})
     export = api("GET", "/export").json()["export"]
-    other = PaperPlane(paper=Paper.with_cells())
+    other = InMemoryPlane(memory=InMemoryControl.with_cells())
     with TestClient(make_api(other)) as client:
         there = Api(other, client)
 
-        answer = there("POST", "/import", {"export": export})
+        response = there("POST", "/import", {"export": export})
 
-        assert answer.json()["records"] == 3  # the cluster, its account, its key
+        assert response.json()["records"] == 3  # the cluster, its account, its key
         assert there("GET", "/clusters/one").json()["state"] == "ready"
         assert code(there("POST", "/import", {"export": export}), 409) == "PEN-5019"
 
 
-def test_every_operation_of_the_interface_has_an_id_and_says_which_problems_it_has(api: Api) -> None:
+def test_every_operation_has_an_id_and_documents_its_problems(api: Api) -> None:
     document = api.client.get("/v1/openapi.json").json()
     calls = [call for path in document["paths"].values() for call in path.values()]
 

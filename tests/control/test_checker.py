@@ -1,4 +1,4 @@
-"""What is declared against what was found: every kind of difference is planted and told."""
+"""The declared state compared with Kafka: every kind of difference is created and reported."""
 
 from __future__ import annotations
 
@@ -7,141 +7,145 @@ from dataclasses import replace
 import pytest
 
 from penstock.control import decisions
-from penstock.control.checker import Declared, Difference, Found, Kind, declared, differences
+from penstock.control.acls import AclEntry
+from penstock.control.checker import ActualState, DeclaredState, Difference, Kind, declared_state, differences
+from penstock.control.desired_state import KafkaAccess, quota_for, tenant_access, tenant_state
 from penstock.control.registry import Put
-from penstock.control.rules import Rule
-from penstock.control.wanted import Rights, quota_for, tenant_rights, tenant_state
 from penstock.model.entities import ClusterState, Grant, PhysicalCluster, Role
 from penstock.model.ids import kafka_user
-from penstock.quota.fuse import fuse
-from tests.control.ground import PHYSICAL, Paper
+from penstock.quota.kafka_quota import backstop_quotas
+from tests.control.in_memory_control import PHYSICAL, InMemoryControl
 
 
 @pytest.fixture
-def paper() -> Paper:
-    made = Paper.with_cells(2)
-    made.cluster("shop")
-    return made
+def memory() -> InMemoryControl:
+    control = InMemoryControl.with_cells(2)
+    control.cluster("shop")
+    return control
 
 
-def wanted(paper: Paper) -> Declared:
-    return declared(paper.registry, paper.registry.need(PhysicalCluster, PHYSICAL))
+def declared(memory: InMemoryControl) -> DeclaredState:
+    return declared_state(memory.registry, memory.registry.need(PhysicalCluster, PHYSICAL))
 
 
-def as_declared(paper: Paper) -> Found:
-    asked = wanted(paper)
-    topic = f"{paper.registry.cluster('shop').id}_orders"
-    return Found(asked.rights, {topic: asked.tenants[topic.partition("_")[0]]}, asked.states)
+def as_declared(memory: InMemoryControl) -> ActualState:
+    expected = declared(memory)
+    topic = f"{memory.registry.cluster('shop').id}_orders"
+    return ActualState(expected.access, {topic: expected.tenants[topic.partition("_")[0]]}, expected.states)
 
 
-def test_what_is_as_declared_does_not_differ(paper: Paper) -> None:
-    assert differences(wanted(paper), as_declared(paper)) == ()
+def test_the_declared_state_has_no_differences(memory: InMemoryControl) -> None:
+    assert differences(declared(memory), as_declared(memory)) == ()
 
 
-def test_a_tenant_s_rights_lie_below_its_prefix_and_nowhere_else(paper: Paper) -> None:
-    cluster = paper.registry.cluster("shop")
-    rights = tenant_rights(paper.registry, cluster)
+def test_a_tenants_acls_are_below_its_prefix_only(memory: InMemoryControl) -> None:
+    cluster = memory.registry.cluster("shop")
+    access = tenant_access(memory.registry, cluster)
 
-    outside = [rule for rule in rights.rules if not rule.name.startswith(f"{cluster.id}_")]
+    outside = [acl for acl in access.acls if not acl.name.startswith(f"{cluster.id}_")]
 
-    assert [(rule.resource, rule.operation) for rule in outside] == [("cluster", "idempotent-write")]
-    assert all(user.startswith(f"{cluster.id}_sa-") for user in rights.users)
+    assert [(acl.resource, acl.operation) for acl in outside] == [("cluster", "idempotent-write")]
+    assert all(user.startswith(f"{cluster.id}_sa-") for user in access.users)
 
 
-def test_a_limited_account_has_what_it_is_granted(paper: Paper) -> None:
-    cluster = paper.registry.cluster("shop")
-    (account,) = paper.registry.accounts(cluster.id)
+def test_a_limited_account_has_what_it_is_granted(memory: InMemoryControl) -> None:
+    cluster = memory.registry.cluster("shop")
+    (account,) = memory.registry.accounts(cluster.id)
     grant = Grant("topic", "orders", "read")
-    paper.registry.accept([Put(account.changed(1, role=Role.LIMITED, grants=(grant,)))])
+    memory.registry.accept([Put(account.changed(1, role=Role.LIMITED, grants=(grant,)))])
 
-    rules = tenant_rights(paper.registry, cluster).rules
+    acls = tenant_access(memory.registry, cluster).acls
 
     user = kafka_user(cluster.tenant, account.account)
-    assert Rule(user, "topic", f"{cluster.id}_orders", "literal", "read") in rules
-    assert not [rule for rule in rules if rule.operation == "all"]
+    assert AclEntry(user, "topic", f"{cluster.id}_orders", "literal", "read") in acls
+    assert not [acl for acl in acls if acl.operation == "all"]
 
 
-def test_missing_and_undeclared_users_rules_and_rates_are_told(paper: Paper) -> None:
-    seen = as_declared(paper)
-    (user,) = seen.rights.users
-    rule = Rule("lkc-zzzzzz_sa-zzzzzz", "topic", "x", "literal", "read")
-    planted = replace(
-        seen, rights=Rights({rule.user: 0}, frozenset({rule}), {user: {"producer_byte_rate": 1.0}})
+def test_missing_and_undeclared_users_acls_and_client_quotas_are_reported(memory: InMemoryControl) -> None:
+    actual = as_declared(memory)
+    (user,) = actual.access.users
+    acl = AclEntry("lkc-zzzzzz_sa-zzzzzz", "topic", "x", "literal", "read")
+    changed_by_hand = replace(
+        actual, access=KafkaAccess({acl.user: 0}, frozenset({acl}), {user: {"producer_byte_rate": 1.0}})
     )
 
-    told = {(d.kind, d.what) for d in differences(wanted(paper), planted)}
+    reported = {(d.kind, d.what) for d in differences(declared(memory), changed_by_hand)}
 
-    assert told == {
+    assert reported == {
         (Kind.MISSING, "user"),
         (Kind.UNDECLARED, "user"),
-        (Kind.MISSING, "rule"),
-        (Kind.UNDECLARED, "rule"),
-        (Kind.DIFFERENT, "rate"),
+        (Kind.MISSING, "acl"),
+        (Kind.UNDECLARED, "acl"),
+        (Kind.DIFFERENT, "client-quota"),
     }
 
 
-def test_every_user_of_a_tenant_has_its_whole_quota_as_its_fuse(paper: Paper) -> None:
-    cluster = paper.registry.cluster("shop")
-    decided = decisions.create_account(paper.registry, paper.ask(), cluster.id, "app", Role.LIMITED, ())
-    paper.carry_out(paper.accept(decided).operation)
+def test_every_user_of_a_tenant_has_its_whole_quota_as_a_backstop(memory: InMemoryControl) -> None:
+    cluster = memory.registry.cluster("shop")
+    decided = decisions.create_account(memory.registry, memory.context(), cluster.id, "app", Role.LIMITED, ())
+    memory.complete(memory.accept(decided).operation)
 
-    rates = tenant_rights(paper.registry, cluster).rates
+    client_quotas = tenant_access(memory.registry, cluster).client_quotas
 
-    assert len(rates) == 2
-    assert all(each == fuse(quota_for(paper.registry, cluster)) for each in rates.values())
-
-
-def test_where_the_platform_may_not_set_rates_none_are_missed(paper: Paper) -> None:
-    physical = paper.registry.need(PhysicalCluster, PHYSICAL)
-    seen = as_declared(paper)
-    without = replace(seen, rights=replace(seen.rights, rates={}))
-
-    assert differences(declared(paper.registry, physical, fused=False), without) == ()
-    assert {d.what for d in differences(wanted(paper), without)} == {"rate"}
+    assert len(client_quotas) == 2
+    assert all(
+        each == backstop_quotas(quota_for(memory.registry, cluster)) for each in client_quotas.values()
+    )
 
 
-def test_topics_of_nobody_and_replicas_outside_the_cell_are_told(paper: Paper) -> None:
-    cluster = paper.registry.cluster("shop")
+def test_client_quotas_are_not_missed_where_the_platform_may_not_set_them(memory: InMemoryControl) -> None:
+    physical = memory.registry.need(PhysicalCluster, PHYSICAL)
+    actual = as_declared(memory)
+    without = replace(actual, access=replace(actual.access, client_quotas={}))
+
+    assert differences(declared_state(memory.registry, physical, sets_client_quotas=False), without) == ()
+    assert {d.what for d in differences(declared(memory), without)} == {"client-quota"}
+
+
+def test_topics_of_unknown_tenants_and_replicas_outside_the_cell_are_reported(
+    memory: InMemoryControl,
+) -> None:
+    cluster = memory.registry.cluster("shop")
     everywhere = frozenset(range(1, 7))
     topics = {"lkc-zzzzzz_orphan": everywhere, f"{cluster.id}_orders": everywhere}
 
-    told = differences(wanted(paper), replace(as_declared(paper), topics=topics))
+    reported = differences(declared(memory), replace(as_declared(memory), topics=topics))
 
-    assert [(d.kind, d.name) for d in told] == [
+    assert [(d.kind, d.name) for d in reported] == [
         (Kind.MISPLACED, f"{cluster.id}_orders"),
         (Kind.UNDECLARED, "lkc-zzzzzz_orphan"),
     ]
 
 
-def test_while_it_moves_its_topics_may_be_anywhere(paper: Paper) -> None:
-    cluster = paper.registry.cluster("shop")
-    paper.registry.accept([Put(cluster.changed(1, state=ClusterState.MOVING, moving_from="cell-9"))])
+def test_a_moving_tenants_topics_may_be_on_any_broker(memory: InMemoryControl) -> None:
+    cluster = memory.registry.cluster("shop")
+    memory.registry.accept([Put(cluster.changed(1, state=ClusterState.MOVING, moving_from="cell-9"))])
     topics = {f"{cluster.id}_orders": frozenset(range(1, 7))}
 
-    told = differences(wanted(paper), replace(as_declared(paper), topics=topics))
+    reported = differences(declared(memory), replace(as_declared(memory), topics=topics))
 
-    assert told == ()
+    assert reported == ()
 
 
-def test_states_that_gateways_should_not_have_are_told(paper: Paper) -> None:
-    cluster = paper.registry.cluster("shop")
-    state = tenant_state(paper.registry, cluster.id)
+def test_wrong_published_states_are_reported(memory: InMemoryControl) -> None:
+    cluster = memory.registry.cluster("shop")
+    state = tenant_state(memory.registry, cluster.id)
     assert state is not None
     changed = {cluster.id: replace(state, brokers=()), "lkc-zzzzzz": replace(state, id="lkc-zzzzzz")}
 
-    assert differences(wanted(paper), replace(as_declared(paper), states=changed)) == (
+    assert differences(declared(memory), replace(as_declared(memory), states=changed)) == (
         Difference(Kind.DIFFERENT, "state", cluster.id),
         Difference(Kind.UNDECLARED, "state", "lkc-zzzzzz"),
     )
-    assert differences(wanted(paper), replace(as_declared(paper), states={})) == (
+    assert differences(declared(memory), replace(as_declared(memory), states={})) == (
         Difference(Kind.MISSING, "state", cluster.id),
     )
 
 
-def test_a_cluster_that_is_being_deleted_has_nothing(paper: Paper) -> None:
-    cluster = paper.registry.cluster("shop")
-    paper.registry.accept([Put(cluster.changed(1, state=ClusterState.DELETING))])
+def test_a_cluster_that_is_being_deleted_has_nothing(memory: InMemoryControl) -> None:
+    cluster = memory.registry.cluster("shop")
+    memory.registry.accept([Put(cluster.changed(1, state=ClusterState.DELETING))])
 
-    asked = wanted(paper)
+    expected = declared(memory)
 
-    assert (dict(asked.rights.users), asked.rights.rules, dict(asked.states)) == ({}, frozenset(), {})
+    assert (dict(expected.access.users), expected.access.acls, dict(expected.states)) == ({}, frozenset(), {})

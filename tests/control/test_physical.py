@@ -1,4 +1,4 @@
-"""Where logical clusters live: moved between cells under their clients, or alone on brokers of their own."""
+"""Where logical clusters live: moved between cells under their clients, or alone on dedicated brokers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from penstock.control import decisions
-from penstock.control.gateways import offered_bootstrap
-from penstock.control.local import LocalProvisioner, cells_of
-from penstock.control.placing import brokers_of
-from penstock.control.service import Watch
+from penstock.control.cluster_placement import brokers_of
+from penstock.control.physical.gateway_files import advertised_bootstrap
+from penstock.control.physical.local import LocalProvisioner, cells_of
+from penstock.control.service import CellWatch
 from penstock.fleet.layout import Layout
-from penstock.kafka import topics
+from penstock.kafka.admin import topics
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.entities import (
-    BrokerPlace,
+    BrokerEndpoint,
     ClusterState,
     LogicalCluster,
     OperationState,
@@ -31,10 +31,10 @@ from penstock.model.entities import (
 from penstock.model.errors import PenstockError
 from penstock.model.errors.balance import CellSizeUneven
 from penstock.model.ids import BrokerId, Zone
-from tests.control.conftest import QUICK_SESSIONS, open_office
-from tests.control.test_gateways import SECRET, new_key, started
-from tests.ground.fleet import TINY, Fleet
-from tests.ground.topics import led_everywhere
+from tests.control.conftest import QUICK_SESSIONS, run_control_plane
+from tests.control.test_gateway_files import SECRET, new_key, started
+from tests.harness.fleet import TINY, Fleet
+from tests.harness.propagation import wait_for_leaders
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ RECORDS_BETWEEN = 50
 
 
 class Tenant:
-    """Produces and consumes through the gateway until told to stop, and remembers every error."""
+    """Produces and consumes through the gateway until stopped, and collects every error."""
 
     def __init__(self, bootstrap: str, key: str) -> None:
         self.settings = {
@@ -65,14 +65,14 @@ class Tenant:
         producer = Producer({**self.settings, "acks": "all", "linger.ms": 5})
         number = 0
 
-        def told(error: KafkaError | None, message: Message) -> None:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 self.errors.append(str(error))
             else:
                 self.acknowledged.add(message.value() or b"")
 
         while not self.end.is_set():
-            producer.produce("orders", str(number).encode(), on_delivery=told)
+            producer.produce("orders", str(number).encode(), on_delivery=on_delivery)
             number += 1
             producer.poll(0.01)
         producer.flush(30)
@@ -100,43 +100,43 @@ async def test_a_cluster_moves_to_another_cell_while_its_clients_work(
 ) -> None:
     fleet = await asyncio.to_thread(make_fleet, brokers=2, zones=["a"], config=QUICK_SESSIONS)
     key = new_key(unique)
-    async with open_office(fleet, cell_brokers=1) as office:
-        await office.active()
-        cluster = await office.create(unique("shop"), zones=Zones.SINGLE)
-        await office.key(cluster.id, key, SECRET)
+    async with run_control_plane(fleet, cell_brokers=1) as harness:
+        await harness.active()
+        cluster = await harness.create(unique("shop"), zones=Zones.SINGLE)
+        await harness.key(cluster.id, key, SECRET)
         gateway = await started(fleet)
         await _topic(gateway.bootstrap, key)
         tenant = Tenant(gateway.bootstrap, key)
         try:
             await _more(tenant)
-            moved = await office.decide(
+            moved = await harness.decide(
                 lambda r, a: decisions.move_cluster(r, a, cluster.id, None), LogicalCluster
             )
-            operation = await office.ended(moved.operation.id)
+            operation = await harness.ended(moved.operation.id)
             await _more(tenant)
         finally:
             await asyncio.to_thread(tenant.stop)
             await gateway.close()
 
-        after = office.plane.registry.cluster(cluster.id)
-        physical = office.plane.registry.need(PhysicalCluster, after.cluster)
+        after = harness.plane.registry.cluster(cluster.id)
+        physical = harness.plane.registry.need(PhysicalCluster, after.cluster)
         assert operation.state is OperationState.DONE
         assert (after.cell != cluster.cell, after.moving_from, after.state) == (True, "", ClusterState.READY)
         assert len(brokers_of(after, physical)) == 1
         assert tenant.errors == []
         assert tenant.consumed >= tenant.acknowledged
-        await office.as_declared()
+        await harness.as_declared()
 
 
 async def _topic(bootstrap: str, key: str) -> None:
     async with Client(bootstrap, Security(Login(key, SECRET, Mechanism.PLAIN))) as client:
         made = await topics.create(client, [topics.NewTopic("orders", 3, 1)])
         assert not isinstance(made["orders"], PenstockError), made
-        await led_everywhere(bootstrap, Security(Login(key, SECRET, Mechanism.PLAIN)), "orders", 3)
+        await wait_for_leaders(bootstrap, Security(Login(key, SECRET, Mechanism.PLAIN)), "orders", 3)
 
 
 async def _more(tenant: Tenant) -> None:
-    """Until so many more records were written and read."""
+    """Returns when so many more records have been written and read."""
     before = len(tenant.acknowledged), len(tenant.consumed)
 
     async def worked() -> bool:
@@ -147,46 +147,46 @@ async def _more(tenant: Tenant) -> None:
 
 
 @pytest.mark.kafka
-async def test_a_dedicated_cluster_gets_brokers_of_its_own_and_gives_them_back(
+async def test_a_dedicated_cluster_gets_dedicated_brokers_and_releases_them(
     control_fleet: Fleet, tmp_path: Path, unique: Callable[[str], str]
 ) -> None:
     provisioner = LocalProvisioner(Layout(tmp_path), gateways=False)
-    often = Watch(seconds=0.05)  # looks for clusters to be reached while this one is ended
+    often = CellWatch(seconds=0.05)  # also polls while this cluster is released
 
-    async def gone() -> bool:  # its last threads take a moment longer than a process
+    async def gone() -> bool:  # threads may outlive the main process for a moment
         return not _processes(str(tmp_path))
 
-    async with open_office(control_fleet, provisioner=provisioner, watch=often) as office:
-        await office.active()
+    async with run_control_plane(control_fleet, provisioner=provisioner, watch=often) as harness:
+        await harness.active()
 
-        cluster = await office.create(unique("alone"), tenancy=Tenancy.DEDICATED)
+        cluster = await harness.create(unique("alone"), tenancy=Tenancy.DEDICATED)
 
-        physical = office.plane.registry.need(PhysicalCluster, cluster.cluster)
-        mine = _processes(str(tmp_path))
+        physical = harness.plane.registry.need(PhysicalCluster, cluster.cluster)
+        brokers = _processes(str(tmp_path))
         assert (physical.tenancy, physical.state) == (Tenancy.DEDICATED, ClusterState.READY)
         assert physical.kafka_id != control_fleet.kafka_id
-        assert mine, "no broker process was found"
+        assert brokers, "no broker process was found"
         assert cluster.cell == physical.cells[0].id
-        await office.as_declared()
-        deleted = await office.delete(cluster.id)
+        await harness.as_declared()
+        deleted = await harness.delete(cluster.id)
         assert deleted.state is OperationState.DONE
-        assert office.plane.registry.get(PhysicalCluster, cluster.cluster) is None
+        assert harness.plane.registry.get(PhysicalCluster, cluster.cluster) is None
         await eventually(gone)
         assert not (tmp_path / "dedicated" / physical.id).exists()
 
 
 @pytest.mark.kafka
-async def test_tenants_work_and_gateways_start_while_home_and_control_plane_are_down(
+async def test_tenants_work_and_gateways_start_while_home_cluster_and_control_plane_are_down(
     make_fleet: Callable[..., Fleet], tmp_path: Path, unique: Callable[[str], str]
 ) -> None:
     home = await asyncio.to_thread(make_fleet, **TINY, config=QUICK_SESSIONS)
     provisioner = LocalProvisioner(Layout(tmp_path), gateways=False)
     key = new_key(unique)
-    async with open_office(home, provisioner=provisioner) as office:
-        await office.active()
-        cluster = await office.create(unique("alone"), tenancy=Tenancy.DEDICATED)
-        await office.key(cluster.id, key, SECRET)
-    elsewhere = Fleet(provisioner._kept[cluster.cluster].supervisor.fleet)
+    async with run_control_plane(home, provisioner=provisioner) as harness:
+        await harness.active()
+        cluster = await harness.create(unique("alone"), tenancy=Tenancy.DEDICATED)
+        await harness.key(cluster.id, key, SECRET)
+    elsewhere = Fleet(provisioner._supervised[cluster.cluster].supervisor.fleet)
     await provisioner.close()
     try:
         await asyncio.to_thread(home.destroy)
@@ -204,17 +204,17 @@ async def test_tenants_work_and_gateways_start_while_home_and_control_plane_are_
 
 
 def _processes(below: str) -> list[int]:
-    """Java processes that were given a path below this one."""
-    found = []
+    """Java processes with a path below this one in their arguments."""
+    pids = []
     for process in psutil.process_iter(["name", "cmdline"]):
         words = process.info["cmdline"] or []
         if "java" in (process.info["name"] or "") and any(below in word for word in words):
-            found.append(process.pid)
-    return found
+            pids.append(process.pid)
+    return pids
 
 
-def test_cells_are_planned_over_zones_or_are_one() -> None:
-    brokers = [BrokerPlace(BrokerId(n), Zone("abc"[n % 3]), "h", 1) for n in range(6)]
+def test_cells_are_planned_over_zones_or_there_is_one() -> None:
+    brokers = [BrokerEndpoint(BrokerId(n), Zone("abc"[n % 3]), "h", 1) for n in range(6)]
 
     assert [cell.brokers for cell in cells_of(brokers, 0)] == [(0, 1, 2, 3, 4, 5)]
     assert [cell.brokers for cell in cells_of(brokers, 3)] == [(0, 1, 2), (3, 4, 5)]
@@ -223,4 +223,4 @@ def test_cells_are_planned_over_zones_or_are_one() -> None:
 
 
 def test_without_a_gateway_there_is_no_address_for_tenants(tmp_path: Path) -> None:
-    assert offered_bootstrap(tmp_path / "gateway.yaml") == ""
+    assert advertised_bootstrap(tmp_path / "gateway.yaml") == ""

@@ -1,43 +1,22 @@
-"""Quotas and use over the HTTP API: what is shown, what may be set, and by whom."""
+"""Quotas and usage over the HTTP API: what is shown, what may be set, and by which role."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
-from penstock.control.api import make_api
 from penstock.model.entities import OperatorRole
 from penstock.model.events import Dimension, QuotaShares
 from penstock.model.ids import LogicalClusterId
-from tests.control.paper_plane import PaperPlane
-from tests.control.test_api import Api, code
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fastapi import FastAPI
+from tests.control.in_memory_plane import Api, code
 
 INGRESS = str(Dimension.INGRESS_BYTES)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(make_api(), raise_server_exceptions=False) as one:
-        yield one
-
-
-@pytest.fixture
-def api(client: TestClient) -> Api:
-    plane = PaperPlane()
-    cast("FastAPI", client.app).state.plane = plane  # the client knows it as any application
-    return Api(plane, client)
-
-
-def told(api: Api, cluster: str, used: float, **more: Any) -> None:
-    """As a coordinator would: two gateways, of which the second has the traffic and waits."""
+def publish_shares(api: Api, cluster: str, used: float, **more: Any) -> None:
+    """As a coordinator would: two gateways; the second has the traffic and throttles."""
     values: dict[str, Any] = {"time_ms": int(time.time() * 1000), "valid_ms": 60_000} | more
     api.plane.shares[LogicalClusterId(cluster)] = QuotaShares(
         tenant=LogicalClusterId(cluster),
@@ -58,8 +37,8 @@ def by_dimension(shown: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_a_quota_is_shown_with_its_use_and_how_gateways_share_it(api: Api) -> None:
-    cluster = api.made()
-    told(api, cluster["id"], 3e6)
+    cluster = api.create()
+    publish_shares(api, cluster["id"], 3e6)
 
     shown = api("GET", "/clusters/shop/quota").json()
 
@@ -71,9 +50,9 @@ def test_a_quota_is_shown_with_its_use_and_how_gateways_share_it(api: Api) -> No
     assert [(row["gateway"], row["share"]) for row in shown["gateways"]] == [("a", 1e6), ("b", 4e6)]
 
 
-def test_a_quota_of_which_nothing_was_heard_lately_is_shown_without_use(api: Api) -> None:
-    cluster = api.made()
-    told(api, cluster["id"], 3e6, time_ms=1)
+def test_a_quota_without_recent_shares_is_shown_without_use(api: Api) -> None:
+    cluster = api.create()
+    publish_shares(api, cluster["id"], 3e6, time_ms=1)
 
     shown = api("GET", "/clusters/shop/quota").json()
 
@@ -82,8 +61,8 @@ def test_a_quota_of_which_nothing_was_heard_lately_is_shown_without_use(api: Api
     assert shown["decided_ms"] is None
 
 
-def test_a_limit_is_set_and_given_back(api: Api) -> None:
-    api.made()
+def test_a_limit_is_set_and_reset(api: Api) -> None:
+    api.create()
 
     made = api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: 2e6, "requests": 50}}, If_Match="*")
     assert made.status_code == 202, made.text
@@ -94,23 +73,23 @@ def test_a_limit_is_set_and_given_back(api: Api) -> None:
     assert back.json()["cluster"]["overrides"] == {"requests": 50}
 
 
-def test_a_limit_is_set_for_the_version_that_was_seen(api: Api) -> None:
-    api.made()
+def test_a_limit_is_set_for_the_version_that_was_read(api: Api) -> None:
+    api.create()
 
-    answer = api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: 2e6}}, If_Match='"999"')
+    response = api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: 2e6}}, If_Match='"999"')
 
-    assert answer.status_code == 412
+    assert response.status_code == 412
 
 
 @pytest.mark.parametrize("limits", [{INGRESS: 0}, {INGRESS: -1}, {"nonsense": 5}, {INGRESS: "much"}])
-def test_a_limit_that_cannot_be_is_refused(api: Api, limits: dict[str, Any]) -> None:
-    api.made()
+def test_an_invalid_limit_is_rejected(api: Api, limits: dict[str, Any]) -> None:
+    api.create()
 
     assert code(api("PATCH", "/clusters/shop/quota", {"limits": limits}, If_Match="*"), 422)
 
 
 def test_a_quota_is_seen_by_viewers_and_set_by_admins_of_its_cluster(api: Api) -> None:
-    cluster, other = api.made(), api.made("other")
+    cluster, other = api.create(), api.create("other")
     api.plane.add_token("viewer", OperatorRole.VIEWER, "v" * 40, cluster["id"])
     api.plane.add_token("elsewhere", OperatorRole.CLUSTER_ADMIN, "e" * 40, other["id"])
 
@@ -121,23 +100,23 @@ def test_a_quota_is_seen_by_viewers_and_set_by_admins_of_its_cluster(api: Api) -
     assert code(api("PATCH", "/clusters/shop/quota", {"limits": {INGRESS: 9e9}}, If_Match="*"), 403)
 
 
-def test_who_uses_most_comes_first(api: Api) -> None:
+def test_the_cluster_with_the_highest_use_comes_first(api: Api) -> None:
     for name, used in (("quiet", 1e5), ("busy", 4e6), ("middling", 2e6)):
-        told(api, api.made(name)["id"], used)
-    api.made("silent")
+        publish_shares(api, api.create(name)["id"], used)
+    api.create("silent")
 
     items = api("GET", f"/usage?by={INGRESS}&top=2").json()["items"]
 
     assert [item["name"] for item in items] == ["busy", "middling"]
-    assert items[0]["of_quota"] == 0.8
-    assert items[0]["most"] == INGRESS
+    assert items[0]["quota_ratio"] == 0.8
+    assert items[0]["quota_dimension"] == INGRESS
     assert items[0]["throttled"] == {INGRESS: 0.5}
 
 
 def test_a_token_for_one_cluster_sees_the_use_of_no_other(api: Api) -> None:
-    ours, theirs = api.made("ours")["id"], api.made("theirs")["id"]
+    ours, theirs = api.create("ours")["id"], api.create("theirs")["id"]
     for cluster in (ours, theirs):
-        told(api, cluster, 1e6)
+        publish_shares(api, cluster, 1e6)
     api.plane.add_token("one", OperatorRole.VIEWER, "s" * 40, ours)
     api.secret = "s" * 40
 

@@ -1,4 +1,4 @@
-"""The registry as a fold: versions, forward compatibility, pages, export and import."""
+"""The registry as a fold of its topic: versions, forward compatibility, pages, export and import."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.registry import Drop, Put, Registry, read_export, records_of
+from penstock.control.registry import Change, Drop, Put, Registry, read_export
 from penstock.model.entities import LogicalCluster, Operation, OperatorRole, OperatorToken, PhysicalCluster
 from penstock.model.errors.control import EntityMissing, ImportRefused, VersionConflict
 from penstock.model.errors.events import EventFieldInvalid, EventTooNew, EventUnreadable
 from penstock.model.events import RegistryRecord
 from penstock.model.ids import LogicalClusterId, PhysicalClusterId
-from tests.control.ground import PHYSICAL, Paper
+from tests.control.in_memory_control import PHYSICAL, InMemoryControl
 
 
 def cluster(number: int = 0, **more: Any) -> LogicalCluster:
@@ -35,15 +35,15 @@ def rebuilt(registry: Registry) -> Registry:
     return other
 
 
-def test_an_entity_comes_back_from_its_record_as_it_was() -> None:
-    paper = Paper.with_cells(2)
-    paper.cluster("shop", units=3, overrides={"requests": 50.0}, labels={"team": "web"})
+def test_an_entity_survives_a_round_trip_through_its_record() -> None:
+    memory = InMemoryControl.with_cells(2)
+    memory.cluster("shop", units=3, overrides={"requests": 50.0}, labels={"team": "web"})
 
-    again = rebuilt(paper.registry)
+    again = rebuilt(memory.registry)
 
-    assert again.export() == paper.registry.export()
-    assert again.cluster("shop") == paper.registry.cluster("shop")
-    assert again.need(PhysicalCluster, PHYSICAL) == paper.registry.need(PhysicalCluster, PHYSICAL)
+    assert again.export() == memory.registry.export()
+    assert again.cluster("shop") == memory.registry.cluster("shop")
+    assert again.need(PhysicalCluster, PHYSICAL) == memory.registry.need(PhysicalCluster, PHYSICAL)
 
 
 def test_two_editors_cannot_overwrite_each_other() -> None:
@@ -58,7 +58,7 @@ def test_two_editors_cannot_overwrite_each_other() -> None:
     assert registry.cluster("lkc-000000").units == 2
 
 
-def test_a_deletion_of_an_older_version_is_refused() -> None:
+def test_a_deletion_of_an_older_version_is_rejected() -> None:
     registry = Registry()
     registry.accept([Put(cluster())])
     seen = registry.cluster("lkc-000000")
@@ -68,7 +68,7 @@ def test_a_deletion_of_an_older_version_is_refused() -> None:
         registry.accept([Drop(seen)])
 
 
-def test_what_is_deleted_is_gone_from_every_index() -> None:
+def test_a_deleted_entity_is_removed_from_every_index() -> None:
     registry = Registry()
     registry.accept([Put(cluster())])
 
@@ -80,7 +80,7 @@ def test_what_is_deleted_is_gone_from_every_index() -> None:
         registry.cluster("c0")
 
 
-def test_a_renamed_cluster_is_found_by_its_new_name_only() -> None:
+def test_a_renamed_cluster_is_known_by_its_new_name_only() -> None:
     registry = Registry()
     registry.accept([Put(cluster())])
 
@@ -101,14 +101,14 @@ def test_fields_of_a_newer_release_survive_a_change_by_an_older_one() -> None:
     assert changed.to_record().body["colour"] == "blue"
 
 
-def test_fields_that_an_older_release_did_not_write_have_their_defaults() -> None:
+def test_fields_missing_in_an_older_release_have_their_defaults() -> None:
     record = cluster().to_record()
     older = replace(record, body={k: v for k, v in record.body.items() if k not in ("labels", "zones")})
 
     assert LogicalCluster.from_record(older).labels == {}
 
 
-def test_an_entity_of_a_newer_schema_is_refused() -> None:
+def test_an_entity_of_a_newer_schema_is_rejected() -> None:
     record = replace(cluster().to_record(), body_schema=2)
 
     with pytest.raises(EventTooNew):
@@ -119,7 +119,7 @@ def test_an_entity_of_a_newer_schema_is_refused() -> None:
     ("body", "error"),
     [({"name": "x"}, EventUnreadable), ({"name": 5, "cluster": "pkc-000000", "cell": ""}, EventFieldInvalid)],
 )
-def test_an_entity_that_cannot_be_is_refused(body: dict[str, object], error: type[Exception]) -> None:
+def test_an_invalid_entity_is_rejected(body: dict[str, object], error: type[Exception]) -> None:
     record = RegistryRecord("logical-cluster", "lkc-000000", 1, 0, 1, body)
 
     with pytest.raises(error):
@@ -137,7 +137,7 @@ def test_kinds_of_a_newer_release_are_kept_and_exported() -> None:
     assert read_export(registry.export()) == []
 
 
-def test_pages_go_on_behind_an_entity_that_is_gone() -> None:
+def test_paging_continues_after_a_deleted_entity() -> None:
     registry = Registry()
     registry.accept([Put(cluster(n)) for n in range(5)])
     first = list(islice(registry.after(LogicalCluster, ""), 2))
@@ -149,7 +149,7 @@ def test_pages_go_on_behind_an_entity_that_is_gone() -> None:
 
 
 @given(st.permutations(range(20)), st.integers(1, 7))
-def test_pages_show_each_entity_once_whatever_the_order_they_came_in(order: list[int], limit: int) -> None:
+def test_pages_show_each_entity_once_in_any_insertion_order(order: list[int], limit: int) -> None:
     registry = Registry()
     registry.accept([Put(cluster(n)) for n in order])
     seen: list[str] = []
@@ -159,10 +159,10 @@ def test_pages_show_each_entity_once_whatever_the_order_they_came_in(order: list
     assert seen == [f"lkc-{n:06}" for n in range(20)]
 
 
-def test_an_export_that_was_cut_off_is_refused() -> None:
-    paper = Paper.with_cells()
-    paper.cluster()
-    text = paper.registry.export()
+def test_a_truncated_export_is_rejected() -> None:
+    memory = InMemoryControl.with_cells()
+    memory.cluster()
+    text = memory.registry.export()
 
     for broken in (text[: len(text) // 2], "", "{}", '{"format": "x", "records": 0}\n'):
         with pytest.raises(ImportRefused):
@@ -175,7 +175,7 @@ def test_no_secret_is_exported_or_shown() -> None:
     assert "ab" * 32 not in repr(token)
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent() -> None:
     registry = Registry()
     registry.accept([Put(cluster())])
     ahead = registry.copy()
@@ -185,24 +185,24 @@ def test_a_copy_goes_its_own_way() -> None:
     assert (registry.cluster("c0").units, ahead.cluster("c0").units) == (1, 5)
 
 
-def test_records_of_changes_rebuild_what_the_changes_made() -> None:
-    paper = Paper.with_cells()
-    paper.cluster("one")
-    changes = [Put(cluster(9)), Drop(paper.registry.cluster("one"))]
-    other = paper.registry.copy()
+def test_the_records_of_changes_rebuild_the_same_registry() -> None:
+    memory = InMemoryControl.with_cells()
+    memory.cluster("one")
+    changes: list[Change] = [Put(cluster(9)), Drop(memory.registry.cluster("one"))]
+    other = memory.registry.copy()
 
-    paper.registry.accept(changes)
-    for key, value in records_of(changes):
+    memory.registry.accept(changes)
+    for key, value in [(change.key, change.value) for change in changes]:
         other.apply(key, value)
 
-    assert other.export() == paper.registry.export()
+    assert other.export() == memory.registry.export()
 
 
 def test_an_operation_is_running_until_it_ends() -> None:
-    paper = Paper.with_cells()
-    paper.cluster()
+    memory = InMemoryControl.with_cells()
+    memory.cluster()
 
-    (operation,) = paper.registry.all(Operation)
+    (operation,) = memory.registry.all(Operation)
 
     assert operation.ended
-    assert paper.registry.running() == []
+    assert memory.registry.running() == []

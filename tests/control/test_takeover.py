@@ -1,4 +1,4 @@
-"""Two control planes as processes: killed after each step, frozen past the session, nothing half-done."""
+"""Two control plane processes: killed after each step or frozen past the session; nothing is half-done."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from penstock.cli.remote import Control
-from penstock.control import operations, reign
-from penstock.control.feeder import WRITE_BEFORE
-from penstock.control.running import root_token
-from penstock.fleet.local import remember_spec
-from penstock.kafka import topics
+from penstock.control import leadership, operations
+from penstock.control.process import root_token
+from penstock.control.state_publisher import BEFORE_PUBLISH
+from penstock.fleet.local_fleet import save_fleet_document
+from penstock.kafka.admin import topics
 from penstock.kafka.client import Client
-from penstock.model import faults
+from penstock.model import fault_points
 from penstock.model.errors import PenstockError
-from penstock.model.errors.control import NotActive
+from penstock.model.errors.control import NoneActive, NotActive
+from penstock.platform.control_client import ControlClient
 from tests.control.conftest import QUICK_SESSIONS, SESSION_SECONDS
-from tests.ground.command import clean_environment
-from tests.ground.fleet import TINY, wait_for
+from tests.harness.command import clean_environment
+from tests.harness.fleet import TINY, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tests.ground.fleet import Fleet
-    from tests.ground.processes import Processes
+    from tests.harness.fleet import Fleet
+    from tests.harness.processes import Processes
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # one process after the other is started
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # processes are started one after the other
 
 
 @dataclass
 class Plane:
-    """A control plane in a process of its own."""
+    """A control plane process."""
 
     process: subprocess.Popen[Any]
     log: Path
     token: str
     url: str = ""
 
-    def control(self) -> Control:
+    def control(self) -> ControlClient:
         if not self.url:
             wait_for(lambda: self._url() or self.dead, what="the control plane to listen")
             self.url = self._url()
-        return Control(self.url, self.token)
+        return ControlClient(self.url, self.token)
 
     @property
     def dead(self) -> bool:
@@ -64,12 +64,12 @@ class Plane:
         return "away"
 
     def _url(self) -> str:
-        found = re.search(r"control plane at (http://\S+)\s", self.log.read_text())
-        return found[1] if found else ""
+        match = re.search(r"control plane at (http://\S+)\s", self.log.read_text())
+        return match[1] if match else ""
 
 
 @dataclass
-class Palace:
+class PlaneProcesses:
     """Starts control planes on one fleet."""
 
     fleet: Fleet
@@ -90,139 +90,139 @@ class Palace:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env=clean_environment({faults.FAULT_VARIABLE: fault} if fault else {}),
+                env=clean_environment({fault_points.FAULT_VARIABLE: fault} if fault else {}),
             )
         return Plane(process, log, root_token(self.fleet.local.layout))
 
     def active(self, *planes: Plane) -> Plane:
-        """The one that reigns, once one does."""
-        found: list[Plane] = []
+        """The active one, once there is one."""
+        active: list[Plane] = []
 
-        def reigns() -> bool:
-            found[:] = [plane for plane in planes if plane.role() == "active"]
-            return bool(found)
+        def is_active() -> bool:
+            active[:] = [plane for plane in planes if plane.role() == "active"]
+            return bool(active)
 
-        wait_for(reigns, what="somebody to be active")
-        return found[0]
+        wait_for(is_active, what="an active control plane")
+        return active[0]
 
 
 @pytest.fixture
-def palace(control_fleet: Fleet, processes: Processes, tmp_path: Path) -> Palace:
-    remember_spec(control_fleet.local.layout, {"clusters": [{**TINY, "config": QUICK_SESSIONS}]})
-    return Palace(control_fleet, processes, tmp_path)
+def planes(control_fleet: Fleet, processes: Processes, tmp_path: Path) -> PlaneProcesses:
+    save_fleet_document(control_fleet.local.layout, {"clusters": [{**TINY, "config": QUICK_SESSIONS}]})
+    return PlaneProcesses(control_fleet, processes, tmp_path)
 
 
 def points(action: str) -> list[str]:
-    return [str(point) for (of, _), point in operations.DONE_UNWRITTEN.items() if of == action]
+    return [str(point) for (of, _), point in operations.EFFECT_UNCOMMITTED.items() if of == action]
 
 
-def begun(control: Control, method: str, path: str, body: Any = None) -> None:
-    """Asks; whoever was asked may die of it. One that is not active for a moment is asked again."""
+def send(control: ControlClient, method: str, path: str, body: Any = None) -> None:
+    """Sends a change, which may kill the control plane. Retried while it is not active."""
     headers = {"Idempotency-Key": os.urandom(8).hex(), "If-Match": "*"}
 
-    def asked() -> bool:
+    def sent() -> bool:
         try:
             control._once(method, path, body, headers)
         except PenstockError as failure:
-            return failure.code != NotActive.code
+            return failure.code not in (NotActive.code, NoneActive.code)
         return True
 
-    wait_for(asked, what="somebody who is active to be asked")
+    wait_for(sent, what="an active control plane to accept the request")
 
 
-def finishes_though_killed_at(
-    palace: Palace, at: Sequence[str], ask: Callable[[Control], None], action: str
-) -> Control:
-    """One control plane after the other dies at the next point; the last one lives."""
-    plane = palace.start(at[0])
-    ask(palace.active(plane).control())
+def finishes_despite_kills_at(
+    planes: PlaneProcesses, at: Sequence[str], context: Callable[[ControlClient], None], action: str
+) -> ControlClient:
+    """Each control plane dies at the next fault point; the last one survives."""
+    plane = planes.start(at[0])
+    context(planes.active(plane).control())
     for point, following in zip(at, (*at[1:], "")):
         wait_for(lambda: plane.dead, what=f"the death at {point}")  # noqa: B023 - called at once
         assert plane.process.returncode == -signal.SIGKILL, plane.log.read_text()
-        plane = palace.start(following)
-    control = palace.active(plane).control()
+        plane = planes.start(following)
+    control = planes.active(plane).control()
     wait_for(lambda: not list(control.every("/operations", state="running")), what=f"{action} to end")
     failed = list(control.every("/operations", state="failed"))
     assert not failed, failed
-    wait_for(lambda: control.get("/check")["differences"] == [], what="brokers to have heard of it all")
+    wait_for(lambda: control.get("/check")["differences"] == [], what="brokers to apply everything")
     return control
 
 
-def test_creating_a_cluster_finishes_though_every_step_kills_somebody(
-    palace: Palace, unique: Callable[[str], str]
+def test_creating_a_cluster_finishes_although_every_step_kills_its_control_plane(
+    planes: PlaneProcesses, unique: Callable[[str], str]
 ) -> None:
     name = unique("shop")
     *before, last = points("cluster.create")
-    at = [str(reign.INTENT), *before, str(WRITE_BEFORE), last]
+    at = [str(leadership.INTENT), *before, str(BEFORE_PUBLISH), last]
 
-    control = finishes_though_killed_at(
-        palace, at, lambda c: begun(c, "POST", "/clusters", {"name": name}), "cluster.create"
+    control = finishes_despite_kills_at(
+        planes, at, lambda c: send(c, "POST", "/clusters", {"name": name}), "cluster.create"
     )
 
     assert control.get(f"/clusters/{name}")["state"] == "ready"
 
 
-def test_deleting_a_cluster_finishes_though_every_step_kills_somebody(
-    palace: Palace, unique: Callable[[str], str]
+def test_deleting_a_cluster_finishes_although_every_step_kills_its_control_plane(
+    planes: PlaneProcesses, unique: Callable[[str], str]
 ) -> None:
     name = unique("shop")
-    maker = palace.start()
-    control = palace.active(maker).control()
+    creator = planes.start()
+    control = planes.active(creator).control()
     control.wait(control.change("POST", "/clusters", {"name": name})["operation"])
-    maker.process.terminate()
-    wait_for(lambda: maker.dead, what="the maker to end")
+    creator.process.terminate()
+    wait_for(lambda: creator.dead, what="the creator to end")
 
-    control = finishes_though_killed_at(
-        palace, points("cluster.delete"), lambda c: begun(c, "DELETE", f"/clusters/{name}"), "cluster.delete"
+    control = finishes_despite_kills_at(
+        planes, points("cluster.delete"), lambda c: send(c, "DELETE", f"/clusters/{name}"), "cluster.delete"
     )
 
     assert [c for c in control.every("/clusters") if c["name"] == name] == []
 
 
-@pytest.mark.soak  # as the others, with another operation
-def test_rotating_a_key_finishes_though_every_step_kills_somebody(
-    palace: Palace, unique: Callable[[str], str]
+@pytest.mark.soak  # like the others, with another operation
+def test_rotating_a_key_finishes_although_every_step_kills_its_control_plane(
+    planes: PlaneProcesses, unique: Callable[[str], str]
 ) -> None:
     name = unique("shop")
-    maker = palace.start()
-    control = palace.active(maker).control()
+    creator = planes.start()
+    control = planes.active(creator).control()
     control.wait(control.change("POST", "/clusters", {"name": name})["operation"])
     made = control.change("POST", f"/clusters/{name}/keys", {})
     control.wait(made["operation"])
     old = made["key"]["id"]
-    maker.process.terminate()
-    wait_for(lambda: maker.dead, what="the maker to end")
+    creator.process.terminate()
+    wait_for(lambda: creator.dead, what="the creator to end")
 
-    control = finishes_though_killed_at(
-        palace, points("key.rotate"), lambda c: begun(c, "POST", f"/keys/{old}/rotate", {}), "key.rotate"
+    control = finishes_despite_kills_at(
+        planes, points("key.rotate"), lambda c: send(c, "POST", f"/keys/{old}/rotate", {}), "key.rotate"
     )
 
     (key,) = control.every(f"/clusters/{name}/keys")
     assert key["id"] != old
 
 
-@pytest.mark.soak  # as the others, with another operation
-def test_moving_a_cluster_finishes_though_every_step_kills_somebody(
+@pytest.mark.soak  # like the others, with another operation
+def test_moving_a_cluster_finishes_although_every_step_kills_its_control_plane(
     make_fleet: Callable[..., Fleet], processes: Processes, tmp_path: Path, unique: Callable[[str], str]
 ) -> None:
     shape = {"brokers": 2, "zones": ["a"], "port": 0, "config": QUICK_SESSIONS}
     fleet = make_fleet(**shape)
-    remember_spec(fleet.local.layout, {"clusters": [shape]})
-    palace = Palace(fleet, processes, tmp_path, ("--cell-brokers", "1"))
+    save_fleet_document(fleet.local.layout, {"clusters": [shape]})
+    planes = PlaneProcesses(fleet, processes, tmp_path, ("--cell-brokers", "1"))
     name = unique("shop")
-    maker = palace.start()
-    control = palace.active(maker).control()
+    creator = planes.start()
+    control = planes.active(creator).control()
     control.wait(control.change("POST", "/clusters", {"name": name, "zones": "single"})["operation"])
     before = control.get(f"/clusters/{name}")
     (at_home,) = [cell["brokers"][0] for cell in control.every("/cells") if cell["id"] == before["cell"]]
     asyncio.run(_topic_on(fleet, f"{before['id']}_orders", at_home))
-    maker.process.terminate()
-    wait_for(lambda: maker.dead, what="the maker to end")
+    creator.process.terminate()
+    wait_for(lambda: creator.dead, what="the creator to end")
 
-    control = finishes_though_killed_at(
-        palace,
+    control = finishes_despite_kills_at(
+        planes,
         points("cluster.move"),
-        lambda c: begun(c, "POST", f"/clusters/{name}/move", {}),
+        lambda c: send(c, "POST", f"/clusters/{name}/move", {}),
         "cluster.move",
     )
 
@@ -236,17 +236,17 @@ async def _topic_on(fleet: Fleet, name: str, broker: int) -> None:
         assert not isinstance(made[name], PenstockError), made
 
 
-def test_one_that_was_frozen_past_its_session_finds_that_it_may_not_write(
-    palace: Palace, processes: Processes, unique: Callable[[str], str]
+def test_a_control_plane_frozen_past_its_session_cannot_write(
+    planes: PlaneProcesses, processes: Processes, unique: Callable[[str], str]
 ) -> None:
-    """It stops itself between an effect and its commit; when it goes on, all of it is history."""
+    """It stops itself between an effect and its commit; when it resumes, a successor has finished."""
     name = unique("shop")
-    point = operations.DONE_UNWRITTEN["cluster.create", 1]
-    frozen = palace.start(f"{point}!stop")
-    palace.active(frozen)
+    point = operations.EFFECT_UNCOMMITTED["cluster.create", 1]
+    frozen = planes.start(f"{point}!stop")
+    planes.active(frozen)
     address = frozen.control()
-    asked = subprocess.Popen(
-        [sys.executable, "-c", _ASK, address.url, address.token, name],
+    caller = subprocess.Popen(
+        [sys.executable, "-c", _CALLER, address.url, address.token, name],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -254,24 +254,24 @@ def test_one_that_was_frozen_past_its_session_finds_that_it_may_not_write(
     try:
         stopped = psutil.Process(frozen.process.pid)
         wait_for(lambda: stopped.status() == psutil.STATUS_STOPPED, what="it to stop itself")
-        successor = palace.start()
-        control = palace.active(successor).control()
+        successor = planes.start()
+        control = planes.active(successor).control()
         wait_for(lambda: not list(control.every("/operations", state="running")), what="the creation to end")
         assert control.get(f"/clusters/{name}")["state"] == "ready"
         control.wait(control.change("DELETE", f"/clusters/{name}")["operation"])
 
         processes.thaw(frozen.process.pid)
 
-        wait_for(lambda: frozen.role() == "standby", what="the frozen one to step down")
+        wait_for(lambda: frozen.role() == "standby", what="the frozen control plane to step down")
         assert frozen.control().get("/status")["active"] == successor.url
-        wait_for(lambda: control.get("/check")["differences"] == [], what="brokers to have heard of it all")
+        wait_for(lambda: control.get("/check")["differences"] == [], what="brokers to apply everything")
         assert [c for c in control.every("/clusters") if c["name"] == name] == []
     finally:
-        asked.kill()
-        asked.wait()
+        caller.kill()
+        caller.wait()
 
 
-_ASK = """
+_CALLER = """
 import json, sys, time, urllib.error, urllib.request
 url, token, name = sys.argv[1:]
 request = urllib.request.Request(
@@ -290,6 +290,6 @@ while True:
 
 
 def test_every_step_of_every_operation_is_a_fault_point() -> None:
-    named = {str(point) for point in faults.points("control")}
+    named = {str(point) for point in fault_points.points("control")}
 
     assert {p for action in operations.STEPS for p in points(action)} <= named

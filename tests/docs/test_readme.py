@@ -1,4 +1,4 @@
-"""The commands of the README do what it says: they are run, in order, as they stand there."""
+"""The commands of the README work: they are run in order, as written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
 import yaml
 
-from penstock.fleet.parse import parse_fleet
+from penstock.fleet.spec_file import parse_fleet
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,25 +47,24 @@ def test_the_first_steps_work_as_written(tmp_path: Path) -> None:
     elsewhere = [line for line in steps if "east" in line]
     nouns = ["up", "status", "cluster", "topic", "produce", "consume", "cluster", "fleet", "logs", "down"]
     assert [line.split()[1] for line in local] == nouns
-    said: dict[str, str] = {}
+    printed: dict[str, str] = {}
     try:
         for line in local[:-1]:
-            said[line.split()[1]] = run(line)
-        assert said["consume"] == "hello\n"
-        # The page of the control plane begins as this one does, so what it makes must not be there yet.
+            printed[line.split()[1]] = run(line)
+        assert printed["consume"] == "hello\n"
+        # The page of the control plane starts with the same cluster, so delete it first.
         run("penstock cluster delete shop")
         pages = [line for line in commands("docs/control.md") if line.startswith("penstock ")]
         assert len(pages) > 8
         for line in pages:
             run(line)
         settings = dict(
-            line.split("=", 1) for line in (tmp_path / "client.properties").read_text().splitlines()
+            line.split("=", 1)
+            for line in (tmp_path / ".penstock" / "client.properties").read_text().splitlines()
         )
-        run("penstock fleet connect --client python > python.properties")
-        password = re.search(r"sasl.password=(.*)", (tmp_path / "python.properties").read_text())
-        assert password
-        (tmp_path / "secret").write_text(password[1])
-        # The cluster that the README takes in is this one, and it has no TLS.
+        python = literal_eval(run("penstock fleet connect --client python"))
+        (tmp_path / "secret").write_text(python["sasl.password"])
+        # The cluster that the README adopts is this one, which has no TLS.
         for line in elsewhere:
             here = line.replace("kafka-1:9092", settings["bootstrap.servers"]).replace(" --tls", "")
             run(here.replace("--user penstock", "--user _penstock.platform"))
@@ -93,7 +93,7 @@ class Shell:
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT / "src"),
             "PENSTOCK_FLEET": str(directory / "fleet.yaml"),
-            "PENSTOCK_HOME": str(directory / "home"),
+            "PENSTOCK_HOME": str(directory / ".penstock"),
         }
 
     def __call__(self, line: str) -> str:

@@ -1,4 +1,4 @@
-"""What the tests of the examples share: the programs, on a real Kafka."""
+"""Fixtures: the example programs on a real Kafka."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.examples.programs import Bank, Paper
+from tests.examples.programs import BankProgram, NewsroomProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 
 @pytest.fixture
-def bank(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Bank]:
-    made = Bank(tmp_path, fleet.client_config(), unique("payments"))
-    yield made
-    made.end()
+def bank(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> Iterator[BankProgram]:
+    program = BankProgram(tmp_path, fleet.client_config(), unique("payments"))
+    yield program
+    program.end()
 
 
 @pytest.fixture
-def paper(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Paper]:
-    made = Paper(tmp_path, fleet.client_config(), unique("newsroom"))
-    yield made
-    made.end()
+def newsroom(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> Iterator[NewsroomProgram]:
+    program = NewsroomProgram(tmp_path, fleet.client_config(), unique("newsroom"))
+    yield program
+    program.end()

@@ -1,4 +1,4 @@
-"""The example programs as their users start them: one command each, then HTTP and further commands."""
+"""Starts the example programs as a user does: one command each, then HTTP and further commands."""
 
 from __future__ import annotations
 
@@ -24,89 +24,91 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 90.0
+CALL_SECONDS = 60.0
 ACCOUNTS = 4
 
 
-class Bank:
-    """`python -m examples.payments up`, and what is asked of it."""
+class Program:
+    """`python -m MODULE up`, and clients of it. Without a config, on a local Kafka that it starts."""
 
-    def __init__(self, home: Path, config: Mapping[str, Any], name: str) -> None:
-        self.home = home
-        self.port = free_port()
+    def __init__(
+        self, module: str, home: Path, config: Mapping[str, Any] | None, name: str, *flags: str
+    ) -> None:
+        self.home, self.port = home, free_port()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-        self._run = [sys.executable, "-m", "examples.payments"]
+        self._run = [sys.executable, "-m", module]
         self._options: Any = {"cwd": ROOT, "env": environment, "text": True}
-        words = ["up", "--home", str(home), "--port", str(self.port), "--name", name]
-        demonstration = ["--accounts", str(ACCOUNTS), "--notify-above", "3000"]
-        self.process = subprocess.Popen(
-            [*self._run, *words, *demonstration, *address_of(config)], **self._options
-        )
+        up = ["up", "--home", str(home), "--port", str(self.port), "--name", name]
+        self.process = subprocess.Popen([*self._run, *up, *flags, *kafka_flags(config)], **self._options)
 
-    def wait(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                # Each stands in a partition of its own pace.
-                if all(self.get(f"/accounts/account-{number}")[0] == 200 for number in range(ACCOUNTS)):
-                    return
-            except (urllib.error.URLError, ConnectionError):
-                assert self.process.poll() is None, "the bank has ended"
-            assert time.monotonic() < deadline, "the bank does not answer"
-            time.sleep(0.1)
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
 
-    def get(self, path: str) -> tuple[int, Any]:
-        return call(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
+    def post(self, path: str, body: object, **headers: str) -> tuple[int, Any]:
+        headers = {"content-type": "application/json", **headers}
+        return call(urllib.request.Request(self.url(path), json.dumps(body).encode(), headers))
 
-    def page(self, path: str) -> str:
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers={"accept": "text/html"})
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            return str(answer.read().decode())
-
-    def pay(self, key: str, **payment: object) -> tuple[int, Any]:
-        headers = {"content-type": "application/json", "Idempotency-Key": key}
-        url = f"http://127.0.0.1:{self.port}/payments"
-        return call(urllib.request.Request(url, json.dumps(payment).encode(), headers))
-
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [*self._run, *words, "--home", str(self.home)]
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*self._run, *arguments, "--home", str(self.home)]
         return subprocess.run(command, capture_output=True, check=False, **self._options)
-
-    def kill(self, word: str) -> None:
-        """kill -9 of the processes of one kind; whoever started them starts them again."""
-        for child in psutil.Process(self.process.pid).children():
-            # One that has ended meanwhile, or is about to be waited for, need not be killed.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if word in child.cmdline():
-                    child.kill()
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
 
-class Paper:
-    """`python -m examples.newsroom up`, and what is asked of it."""
+class BankProgram(Program):
+    def __init__(self, home: Path, config: Mapping[str, Any], name: str) -> None:
+        flags = ["--accounts", str(ACCOUNTS), "--notify-above", "3000"]
+        super().__init__("examples.payments", home, config, name, *flags)
 
+    def wait(self) -> None:
+        """Until all accounts are open; they are in several partitions."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                if all(self.get(f"/accounts/account-{number}")[0] == 200 for number in range(ACCOUNTS)):
+                    return
+            except (urllib.error.URLError, ConnectionError):
+                assert self.process.poll() is None, "the bank has ended"
+            assert time.monotonic() < deadline, "the bank does not respond"
+            time.sleep(0.1)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        return call(urllib.request.Request(self.url(path)))
+
+    def page(self, path: str) -> str:
+        request = urllib.request.Request(self.url(path), headers={"accept": "text/html"})
+        with urllib.request.urlopen(request, timeout=CALL_SECONDS) as response:
+            return str(response.read().decode())
+
+    def pay(self, key: str, **payment: object) -> tuple[int, Any]:
+        return self.post("/payments", payment, **{"Idempotency-Key": key})
+
+    def kill(self, word: str) -> None:
+        """kill -9 of the processes with this word in their command; the supervisor restarts them."""
+        for child in psutil.Process(self.process.pid).children():
+            # A child may have ended meanwhile.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if word in child.cmdline():
+                    child.kill()
+
+
+class NewsroomProgram(Program):
     def __init__(self, home: Path, config: Mapping[str, Any] | None, name: str = "newsroom") -> None:
-        """Without a config, on a Kafka of its own."""
-        self.home, self.port = home, free_port()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-        self._run = [sys.executable, "-m", "examples.newsroom"]
-        self._options: Any = {"cwd": ROOT, "env": environment, "text": True}
-        words = ["up", "--home", str(home), "--port", str(self.port), "--name", name]
-        self.process = subprocess.Popen([*self._run, *words, *address_of(config)], **self._options)
+        super().__init__("examples.newsroom", home, config, name)
 
     def wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while "old mill" not in self.page("/"):
             assert self.process.poll() is None, "the newsroom has ended"
-            assert time.monotonic() < deadline, "the newsroom does not answer"
+            assert time.monotonic() < deadline, "the newsroom does not respond"
             time.sleep(0.1)
 
     def page(self, path: str) -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
-                return str(answer.read().decode())
+            with urllib.request.urlopen(self.url(path), timeout=CALL_SECONDS) as response:
+                return str(response.read().decode())
         except urllib.error.HTTPError as error:
             with error:
                 return str(error.read().decode())
@@ -114,26 +116,10 @@ class Paper:
             return ""
 
     def submit(self, asset: Asset) -> tuple[int, Any]:
-        headers = {"content-type": "application/json"}
-        url = f"http://127.0.0.1:{self.port}/assets"
-        asked = urllib.request.Request(url, json.dumps(asset).encode(), headers)
-        try:
-            with urllib.request.urlopen(asked, timeout=60) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
-
-    def command(self, *words: str) -> str:
-        command = [*self._run, *words, "--home", str(self.home)]
-        return subprocess.run(command, capture_output=True, check=False, **self._options).stdout
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+        return self.post("/assets", asset)
 
 
-def address_of(config: Mapping[str, Any] | None) -> list[str]:
+def kafka_flags(config: Mapping[str, Any] | None) -> list[str]:
     if config is None:
         return []
     options = [word for key, value in config.items() for word in ("--option", f"{key}={value}")]
@@ -141,9 +127,10 @@ def address_of(config: Mapping[str, Any] | None) -> list[str]:
 
 
 def call(request: urllib.request.Request) -> tuple[int, Any]:
+    """Status and JSON body, of an error response too."""
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.load(answer)
+        with urllib.request.urlopen(request, timeout=CALL_SECONDS) as response:
+            return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)

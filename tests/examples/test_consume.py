@@ -12,65 +12,67 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.consume.conftest import Ground
-from tests.ground.fleet import wait_for
+from tests.consume.conftest import KafkaCluster
+from tests.harness.fleet import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.ground.fleet import Fleet
-    from tests.ground.processes import Processes
+    from tests.harness.fleet import Fleet
+    from tests.harness.processes import Processes
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "consume"
 
 
 @pytest.fixture
-def ground(fleet: Fleet, unique: Callable[[str], str]) -> Iterator[Ground]:
-    made = Ground(fleet, unique)
+def cluster(fleet: Fleet, unique: Callable[[str], str]) -> Iterator[KafkaCluster]:
+    made = KafkaCluster(fleet, unique)
     yield made
     made.close()
 
 
-def start(processes: Processes, ground: Ground, name: str, **variables: str) -> Any:
+def start(processes: Processes, cluster: KafkaCluster, name: str, **variables: str) -> Any:
     connection = {
-        "KAFKA": ground.fleet.bootstrap,
-        "KAFKA_PROPERTIES": json.dumps(ground.properties("example")),
+        "KAFKA": cluster.fleet.bootstrap,
+        "KAFKA_PROPERTIES": json.dumps(cluster.properties("example")),
     }
     return processes.start([sys.executable, str(EXAMPLES / name)], env=os.environ | connection | variables)
 
 
 def test_the_handler_tested_in_memory(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / "billing_in_memory.py"), run_name="__main__")
-    assert "billed [5, 7] and set one aside" in capsys.readouterr().out
+    assert "billed [5, 7] and sent one to the dead-letter topic" in capsys.readouterr().out
 
 
 @pytest.mark.kafka
-def test_orders_are_billed_and_bad_ones_set_aside(ground: Ground, processes: Processes) -> None:
-    orders, dead = ground.topic(2), ground.topic(1)
-    ground.write(orders, [(f"customer-{number % 5}", json.dumps({"amount": number})) for number in range(20)])
-    member = start(processes, ground, "orders.py", ORDERS=orders, ORDERS_DEAD=dead)
-    wait_for(lambda: ground.all_committed("example", orders, 2), what="the orders")
+def test_orders_are_billed_and_bad_ones_set_aside(cluster: KafkaCluster, processes: Processes) -> None:
+    orders, dead = cluster.topic(2), cluster.topic(1)
+    cluster.write(
+        orders, [(f"customer-{number % 5}", json.dumps({"amount": number})) for number in range(20)]
+    )
+    member = start(processes, cluster, "orders.py", ORDERS=orders, ORDERS_DEAD=dead)
+    wait_for(lambda: cluster.all_committed("example", orders, 2), what="the orders")
     member.send_signal(signal.SIGTERM)
     assert member.wait(60) == 0
-    assert [message.value() for message in ground.read([dead], 1)] == [b'{"amount": 0}']
+    assert [message.value() for message in cluster.read([dead], 1)] == [b'{"amount": 0}']
 
 
 @pytest.mark.kafka
-def test_words_are_counted_exactly_once(ground: Ground, processes: Processes) -> None:
-    lines, counts = ground.topic(1), ground.topic(1)
-    ground.write(lines, [("k", "to be or not"), ("k", "to be")])
-    member = start(processes, ground, "exactly_once.py", LINES=lines, COUNTS=counts)
-    found = ground.read([counts], 2, **{"isolation.level": "read_committed"})
+def test_words_are_counted_exactly_once(cluster: KafkaCluster, processes: Processes) -> None:
+    lines, counts = cluster.topic(1), cluster.topic(1)
+    cluster.write(lines, [("k", "to be or not"), ("k", "to be")])
+    member = start(processes, cluster, "exactly_once.py", LINES=lines, COUNTS=counts)
+    messages = cluster.read([counts], 2, **{"isolation.level": "read_committed"})
     member.send_signal(signal.SIGTERM)
     assert member.wait(60) == 0
-    assert [message.value() for message in found] == [b"4", b"2"]
+    assert [message.value() for message in messages] == [b"4", b"2"]
 
 
 @pytest.mark.kafka
-def test_hashes_are_made_by_processes(ground: Ground, processes: Processes) -> None:
-    files = ground.topic(1)
-    ground.write(files, [(str(number), "secret") for number in range(10)])
-    member = start(processes, ground, "hashes.py", FILES=files)
-    wait_for(lambda: ground.all_committed("example", files, 1), what="the hashes")
+def test_hashes_are_made_by_processes(cluster: KafkaCluster, processes: Processes) -> None:
+    files = cluster.topic(1)
+    cluster.write(files, [(str(number), "secret") for number in range(10)])
+    member = start(processes, cluster, "hashes.py", FILES=files)
+    wait_for(lambda: cluster.all_committed("example", files, 1), what="the hashes")
     member.send_signal(signal.SIGTERM)
     assert member.wait(60) == 0

@@ -1,4 +1,4 @@
-"""The examples' pages in a real browser: what a reader sees, types, clicks and is told."""
+"""The pages of the examples in a real browser."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ground.browser import open_browser, without_browser
+from tests.harness.browser import open_browser, without_browser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Page
 
-    from tests.examples.programs import Bank, Paper
+    from tests.examples.programs import BankProgram, NewsroomProgram
 
 MISSING = without_browser()
 pytestmark = [
@@ -27,20 +27,20 @@ SEEN_MILLISECONDS = 60_000.0
 
 @pytest.fixture
 def page() -> Iterator[Page]:
-    """A page on which no script fails."""
+    """A page; the test fails if a script on it does."""
     failures: list[str] = []
     with open_browser() as browser:
-        made = browser.new_page()
-        made.set_default_timeout(SEEN_MILLISECONDS)
-        made.on("pageerror", lambda error: failures.append(str(error)))
-        yield made
-        made.close()
+        opened = browser.new_page()
+        opened.set_default_timeout(SEEN_MILLISECONDS)
+        opened.on("pageerror", lambda error: failures.append(str(error)))
+        yield opened
+        opened.close()
     assert failures == []
 
 
-def test_a_reader_browses_searches_and_is_told_of_a_new_article(page: Page, paper: Paper) -> None:
-    paper.wait()
-    page.goto(f"http://127.0.0.1:{paper.port}/")
+def test_a_reader_browses_searches_and_is_shown_a_new_article(page: Page, newsroom: NewsroomProgram) -> None:
+    newsroom.wait()
+    page.goto(f"http://127.0.0.1:{newsroom.port}/")
     page.get_by_role("link", name="The water returns to the old mill").click()
     page.get_by_text("The mill at dawn").wait_for()
     page.get_by_role("link", name="rivers").click()
@@ -48,12 +48,12 @@ def test_a_reader_browses_searches_and_is_told_of_a_new_article(page: Page, pape
     page.get_by_placeholder("search").fill("everywhere")
     page.get_by_placeholder("search").press("Enter")
     page.get_by_text("Nothing yet.").wait_for()
-    # The page follows the news while it is open: what another editor publishes shows by itself.
-    with page.expect_request(lambda asked: "/news?after=" in asked.url):
+    # The open page follows the news: it shows an article that another editor publishes.
+    with page.expect_request(lambda sent: "/news?after=" in sent.url):
         page.get_by_role("link", name="Front page").click()
     words = {"headline": "<b>Flood</b> in the valley", "body": "Water, everywhere."}
     flood = {"id": "flood", "kind": "article", "author": "ada", "images": [], "tags": ["floods"], **words}
-    assert paper.submit(flood)[0] == 201
+    assert newsroom.submit(flood)[0] == 201
     page.get_by_role("link", name="New: <b>Flood</b> in the valley").click()
     page.get_by_role("heading", name="<b>Flood</b> in the valley").wait_for()
     page.get_by_placeholder("search").fill("everywhere")
@@ -61,11 +61,11 @@ def test_a_reader_browses_searches_and_is_told_of_a_new_article(page: Page, pape
     page.get_by_role("link", name="<b>Flood</b> in the valley").wait_for()
 
 
-def test_both_accounts_of_a_payment_stand_side_by_side_at_one_moment(page: Page, bank: Bank) -> None:
+def test_both_accounts_of_a_payment_are_shown_as_of_one_position(page: Page, bank: BankProgram) -> None:
     bank.wait()
     status, paid = bank.pay("rent <1>", **{"from": "account-1", "to": "account-2", "amount": 5000})
     assert status == 200
-    bank.get(f"/payments/none?after={paid['token']}")  # from here on all views have it
+    bank.get(f"/payments/none?after={paid['token']}")  # returns once all views have it
     page.goto(f"http://127.0.0.1:{bank.port}/")
     page.get_by_role("heading", name="All accounts: 4000.00").wait_for()
     page.get_by_placeholder("account or payment").fill("account-2")

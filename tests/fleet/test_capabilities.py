@@ -1,4 +1,4 @@
-"""The capability table, from what a probe saw."""
+"""The capability table that follows from a probe."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.fleet.capabilities import Capability, Seen, capability_table, require
+from penstock.fleet.capabilities import Capability, ClusterProbe, capability_table, require
 from penstock.model.errors.fleet import CapabilityMissing
 
-EVERYTHING = Seen(
+EVERYTHING = ClusterProbe(
     operations=frozenset(range(16)),
     features={"group.version": 1, "share.version": 1},
     racks={1: "a", 2: "b"},
@@ -20,8 +20,8 @@ EVERYTHING = Seen(
 )
 
 
-def missing(seen: Seen) -> dict[Capability, str]:
-    return {row.capability: row.reason for row in capability_table(seen) if not row.there}
+def missing(probe: ClusterProbe) -> dict[Capability, str]:
+    return {row.capability: row.reason for row in capability_table(probe) if not row.available}
 
 
 def test_a_cluster_that_allows_everything_has_every_capability() -> None:
@@ -30,32 +30,32 @@ def test_a_cluster_that_allows_everything_has_every_capability() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "capability", "reason"),
+    ("probe", "capability", "reason"),
     [
         (
             replace(EVERYTHING, operations=frozenset({5, 8, 10, 11})),
             Capability.REASSIGNMENTS,
-            "may not Alter",
+            "lacks the cluster rights Alter",
         ),
-        (replace(EVERYTHING, racks={1: "a", 2: None}), Capability.ZONES, "not set on 2"),
+        (replace(EVERYTHING, racks={1: "a", 2: None}), Capability.ZONES, "not set on brokers 2"),
         (replace(EVERYTHING, features={"group.version": 1}), Capability.SHARE_GROUPS, "KIP-932"),
-        (replace(EVERYTHING, configs={}), Capability.FOLLOWER_FETCH, "may not be read"),
-        (replace(EVERYTHING, acls_refused="SECURITY_DISABLED"), Capability.ACLS, "SECURITY_DISABLED"),
-        (replace(EVERYTHING, users_refused="denied"), Capability.USERS, "denied"),
-        (replace(EVERYTHING, quotas_refused="denied"), Capability.CLIENT_QUOTAS, "denied"),
+        (replace(EVERYTHING, configs={}), Capability.FOLLOWER_FETCH, "may not read the configuration"),
+        (replace(EVERYTHING, acls_error="SECURITY_DISABLED"), Capability.ACLS, "SECURITY_DISABLED"),
+        (replace(EVERYTHING, users_error="denied"), Capability.USERS, "denied"),
+        (replace(EVERYTHING, quotas_error="denied"), Capability.CLIENT_QUOTAS, "denied"),
         (
             replace(EVERYTHING, operations=frozenset({5, 7, 8, 10})),
             Capability.CLIENT_QUOTAS,
-            "may not AlterConfigs",
+            "lacks the cluster rights AlterConfigs",
         ),
-        (replace(EVERYTHING, metrics_refused="no address"), Capability.METRICS, "no address"),
+        (replace(EVERYTHING, metrics_error="no address"), Capability.METRICS, "no address"),
     ],
 )
-def test_what_is_lacking_is_named_with_its_reason(seen: Seen, capability: Capability, reason: str) -> None:
-    assert reason in missing(seen)[capability]
+def test_a_missing_capability_has_a_reason(probe: ClusterProbe, capability: Capability, reason: str) -> None:
+    assert reason in missing(probe)[capability]
 
 
-def test_a_feature_without_its_capability_says_which_one_and_the_way_out() -> None:
+def test_a_feature_that_lacks_its_capability_is_an_error_with_advice() -> None:
     rows = capability_table(replace(EVERYTHING, racks={1: None}))
     with pytest.raises(CapabilityMissing, match="zones") as caught:
         require(rows, Capability.ZONES, feature="cells", cluster="east")

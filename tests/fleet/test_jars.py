@@ -1,4 +1,4 @@
-"""Kafka's jars: fetched once, checked always."""
+"""Kafka's jars are downloaded once and verified before every use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOCK = {name: hashlib.sha256(data).hexdigest() for name, data in CONTENT.items()
 
 @pytest.fixture
 def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Put a `mvn` on the PATH that does what the given shell lines say; `$out` is where jars go."""
+    """Put a `mvn` on the PATH that runs the given shell lines; `$out` is the target directory."""
     monkeypatch.setattr(module, "jar_checksums", lambda: LOCK)
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
@@ -57,7 +57,7 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_lock_names_kafka_and_the_exporter_with_whole_checksums() -> None:
+def test_the_lock_file_has_checksums_of_kafka_and_the_exporter() -> None:
     lock = jar_checksums()
 
     assert any(name.startswith("kafka-clients-4.3.1") for name in lock)
@@ -65,7 +65,7 @@ def test_the_lock_names_kafka_and_the_exporter_with_whole_checksums() -> None:
     assert all(len(bytes.fromhex(digest)) == 32 for digest in lock.values())
 
 
-def test_another_lock_is_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_lock_file_uses_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = jars_directory(tmp_path)
     (tmp_path / "jars.sha256").write_text("0 x.jar")
     monkeypatch.setattr(module, "CHECKSUM_FILE", tmp_path / "jars.sha256")
@@ -73,7 +73,7 @@ def test_another_lock_is_another_directory(tmp_path: Path, monkeypatch: pytest.M
     assert jars_directory(tmp_path) != before
 
 
-def test_jars_that_are_what_the_lock_says_pass(directory: Path) -> None:
+def test_jars_that_match_the_lock_file_pass(directory: Path) -> None:
     verify(directory, LOCK)
 
 
@@ -94,7 +94,7 @@ def spoil(directory: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("missing", "lib-2.jar is missing in "),
         ("damaged", "lib-2.jar is damaged in "),
@@ -103,13 +103,13 @@ def spoil(directory: Path, how: str) -> None:
         ("unexpected", "evil.jar is unexpected in "),
     ],
 )
-def test_a_jar_that_is_not_what_the_lock_says_is_named(directory: Path, how: str, said: str) -> None:
+def test_a_jar_that_does_not_match_the_lock_file_is_named(directory: Path, how: str, message: str) -> None:
     spoil(directory, how)
 
     with pytest.raises(JarDamaged) as caught:
         verify(directory, LOCK)
 
-    assert caught.value.message == f"{said}{directory}"
+    assert caught.value.message == f"{message}{directory}"
     assert "penstock fleet fetch --force" in caught.value.advice
 
 
@@ -120,15 +120,13 @@ def test_the_classpath_is_sorted_and_ends_with_the_launcher(directory: Path) -> 
     assert launcher == str(launcher_path(directory.parent))
 
 
-def test_the_cache_is_where_it_is_said_to_be_or_where_such_things_are() -> None:
+def test_the_cache_is_configured_or_in_the_usual_place() -> None:
     assert cache_directory({"PENSTOCK_CACHE": "/c"}) == Path("/c")
     assert cache_directory({"PENSTOCK_CACHE": "c"}) == Path.cwd() / "c"
     assert cache_directory({"XDG_CACHE_HOME": "/x"}).name == "penstock"
 
 
-def test_jars_are_fetched_where_there_are_none_and_only_there(
-    tmp_path: Path, maven: Callable[[str], None]
-) -> None:
+def test_jars_are_downloaded_once(tmp_path: Path, maven: Callable[[str], None]) -> None:
     maven(f"{GOOD}; echo run >> {tmp_path}/runs")
 
     first = load_jars(tmp_path / "cache")
@@ -138,7 +136,7 @@ def test_jars_are_fetched_where_there_are_none_and_only_there(
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_by_force_a_damaged_jar_is_replaced(tmp_path: Path, maven: Callable[[str], None]) -> None:
+def test_force_replaces_a_damaged_jar(tmp_path: Path, maven: Callable[[str], None]) -> None:
     maven(GOOD)
     directory = fetch_jars(tmp_path / "cache")
     (directory / "lib-2.jar").write_bytes(b"bad")
@@ -161,10 +159,10 @@ def leftovers(cache: Path) -> list[str]:
             "echo '[ERROR] Could not transfer artifact'; echo '[ERROR] more'; exit 1",
             "Could not transfer artifact",
         ),
-        ("exit 7", "exit 7"),
+        ("exit 7", "exit code 7"),
     ],
 )
-def test_what_maven_says_is_passed_on_and_nothing_is_left(
+def test_errors_of_maven_are_reported_and_nothing_is_left_behind(
     tmp_path: Path, maven: Callable[[str], None], lines: str, reason: str
 ) -> None:
     maven(lines)
@@ -176,7 +174,7 @@ def test_what_maven_says_is_passed_on_and_nothing_is_left(
     assert leftovers(tmp_path / "cache") == []
 
 
-def test_wrong_jars_from_maven_never_reach_the_cache(tmp_path: Path, maven: Callable[[str], None]) -> None:
+def test_wrong_jars_never_reach_the_cache(tmp_path: Path, maven: Callable[[str], None]) -> None:
     maven("mkdir $out; printf evil > $out/kafka-1.jar; printf two > $out/lib-2.jar")
 
     with pytest.raises(JarDamaged, match=r"kafka-1.jar is damaged"):
@@ -185,7 +183,7 @@ def test_wrong_jars_from_maven_never_reach_the_cache(tmp_path: Path, maven: Call
     assert leftovers(tmp_path / "cache") == []
 
 
-def test_a_maven_that_cannot_be_run_is_said(tmp_path: Path, maven: Callable[[str], None]) -> None:
+def test_a_maven_that_cannot_run_is_an_error(tmp_path: Path, maven: Callable[[str], None]) -> None:
     maven("")
     (tmp_path / "bin" / "mvn").write_text("#!/no/such/shell\n")
 
@@ -193,7 +191,7 @@ def test_a_maven_that_cannot_be_run_is_said(tmp_path: Path, maven: Callable[[str
         load_jars(tmp_path / "cache")
 
 
-def test_a_missing_maven_is_said_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_maven_is_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(MavenMissing) as caught:
@@ -202,7 +200,7 @@ def test_a_missing_maven_is_said_with_the_way_out(tmp_path: Path, monkeypatch: p
     assert "penstock fleet fetch" in caught.value.advice
 
 
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_cache_that_is_not_writable_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
 
     with pytest.raises(DirectoryNotWritable):

@@ -1,4 +1,4 @@
-"""The class that starts the exporter and Kafka: whole on disk, valid to Java, and in the archive."""
+"""The launcher class: written once, valid for Java, and part of the class-data archive."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pytest
 from penstock.fleet.java import jvm_flags, metrics_flag
 from penstock.fleet.launcher import MAIN_CLASS, ensure_launcher, launcher_jar, launcher_path
 from penstock.fleet.layout import Layout
-from penstock.fleet.local import open_fleet
-from penstock.fleet.parse import parse_fleet
+from penstock.fleet.local_fleet import open_fleet
 from penstock.fleet.readiness import wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.spec import Jit, Listener
+from penstock.fleet.spec_file import parse_fleet
 from penstock.model.errors.fleet import DirectoryNotWritable, NodeFailed
-from tests.ground.fleet import TINY
+from tests.harness.fleet import TINY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 
-def test_it_is_put_there_once_and_left_alone(tmp_path: Path) -> None:
+def test_it_is_written_once(tmp_path: Path) -> None:
     ensure_launcher(tmp_path)
     first = launcher_path(tmp_path).stat()
     ensure_launcher(tmp_path)
@@ -34,11 +34,11 @@ def test_it_is_put_there_once_and_left_alone(tmp_path: Path) -> None:
     assert launcher_path(tmp_path).stat().st_ino == first.st_ino
 
 
-@pytest.mark.parametrize("harm", [b"", b"half", b"\0" * len(launcher_jar())])
-def test_a_damaged_one_is_written_again_and_is_the_same_to_an_archive(tmp_path: Path, harm: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"half", b"\0" * len(launcher_jar())])
+def test_a_damaged_launcher_is_rewritten_with_the_same_time_and_size(tmp_path: Path, content: bytes) -> None:
     ensure_launcher(tmp_path)
     before = launcher_path(tmp_path).stat()
-    launcher_path(tmp_path).write_bytes(harm)
+    launcher_path(tmp_path).write_bytes(content)
 
     ensure_launcher(tmp_path)
 
@@ -47,7 +47,7 @@ def test_a_damaged_one_is_written_again_and_is_the_same_to_an_archive(tmp_path: 
     assert (after.st_mtime, after.st_size) == (before.st_mtime, before.st_size)
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_writable_is_an_error(tmp_path: Path) -> None:
     launcher_path(tmp_path).mkdir()
 
     with pytest.raises(DirectoryNotWritable):
@@ -56,7 +56,7 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 def test_launcher_exporter_and_kafka_come_from_the_archive(fleet: Fleet) -> None:
-    """Java tells nobody when it cannot use an archive: nodes would only start more slowly."""
+    """Java does not report that it cannot use an archive: nodes would only start more slowly."""
     runtime = fleet.nodes[0].runtime
     assert runtime is not None
     flags = jvm_flags(heap_mb=256, jit=Jit.QUICK, archive=runtime.archive)
@@ -80,7 +80,7 @@ def test_launcher_exporter_and_kafka_come_from_the_archive(fleet: Fleet) -> None
 
 
 @pytest.mark.kafka
-async def test_an_exporter_that_cannot_listen_ends_its_node_and_says_so(tmp_path: Path) -> None:
+async def test_an_exporter_that_cannot_listen_ends_its_node_with_an_error(tmp_path: Path) -> None:
     fleet = open_fleet(parse_fleet({"clusters": [dict(TINY)]}), Layout(tmp_path), await obtain_runtime())
     await fleet.prepare()
     (node,) = fleet.nodes
@@ -92,5 +92,5 @@ async def test_an_exporter_that_cannot_listen_ends_its_node_and_says_so(tmp_path
         finally:
             await node.stop()
 
-    assert "exit code 1" in caught.value.message
+    assert "code 1" in caught.value.message
     assert "BindException: Address already in use" in caught.value.advice

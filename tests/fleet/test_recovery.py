@@ -1,4 +1,4 @@
-"""Killed, frozen and starved: nothing acknowledged is lost, everything comes back, status tells it."""
+"""Killed, frozen and out of disk: no acknowledged record is lost, nodes recover, status is right."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.fleet.layout import Layout
+from penstock.fleet.node_watch import NodeState
 from penstock.fleet.status import fleet_status
 from penstock.fleet.supervisor import Supervisor, sole_supervisor
-from penstock.fleet.watch import NodeState
-from tests.ground.command import Penstock
-from tests.ground.fleet import wait_for
-from tests.ground.platform import Platform, Witness
+from tests.harness.command import Penstock
+from tests.harness.fleet import wait_for
+from tests.harness.platform import Platform, StatusWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
 
-    from tests.ground.disk import FaultyDisk
-    from tests.ground.fleet import Fleet
+    from tests.harness.disk import FaultyDisk
+    from tests.harness.fleet import Fleet
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # one node after the other is started again
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # every node is restarted in turn
 
 PARTITIONS = 3
 SECONDS_MAX = 60
@@ -46,7 +46,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 class Load:
-    """A producer with acks=all that never stops, and what it was promised."""
+    """A producer with acks=all that keeps producing, and what was acknowledged."""
 
     def __init__(self, config: dict[str, Any], topic: str) -> None:
         self.topic = topic
@@ -68,7 +68,7 @@ class Load:
         self._producer.flush(110)
 
     def wait_for_more(self, count: int = 50) -> None:
-        """Until so many more records were acknowledged: the cluster takes writes."""
+        """Wait until `count` more records are acknowledged: the cluster accepts writes."""
         enough = len(self.acknowledged) + count
         wait_for(lambda: len(self.acknowledged) >= enough, what="acknowledged records", seconds=110)
 
@@ -88,24 +88,25 @@ class Load:
 
 
 def consumed(config: dict[str, Any], topic: str) -> set[int]:
-    """Everything that the topic holds now."""
+    """All values in the topic."""
     consumer = Consumer(config | {"group.id": "reader", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found, ended = set(), set()
+    values, ended = set[int](), set[int | None]()
     try:
         while len(ended) < PARTITIONS:
             record = consumer.poll(SECONDS_MAX)
             assert record is not None, f"nothing came for {SECONDS_MAX} s"
-            if record.error() is None:
-                found.add(int(record.value()))
-            elif record.error().code() == KafkaError._PARTITION_EOF:
-                ended.add(record.partition())  # told again, if its leader was lost meanwhile
+            error = record.error()
+            if error is None:
+                values.add(int(record.value() or b""))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add(record.partition())  # reported again if its leader was lost in between
     finally:
         consumer.close()
-    return found
+    return values
 
 
-def test_kill_9_of_any_process_loses_no_acknowledged_record_and_status_tells_the_truth(
+def test_kill_9_of_any_process_loses_no_acknowledged_record_and_status_stays_right(
     platform: Platform, unique: Callable[[str], str]
 ) -> None:
     config, topic = platform.client_config(), unique("orders")
@@ -113,39 +114,39 @@ def test_kill_9_of_any_process_loses_no_acknowledged_record_and_status_tells_the
     admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(SECONDS_MAX)
     nodes = list(platform.processes())
 
-    with Witness(platform) as witness, Load(config, topic) as load:
+    with StatusWatcher(platform) as watcher, Load(config, topic) as load:
         load.wait_for_more()
         for node in nodes:
             before = platform.process(node)
-            witness.saw_die(platform.kill(node))
+            watcher.record_death(platform.kill(node))
             platform.wait_ready()
             assert platform.process(node) not in (None, before)
             load.wait_for_more()
-        left = platform.processes()
+        survivors = platform.processes()
         platform.kill_supervisor()
         load.wait_for_more()
         platform.up()
-        assert platform.processes() == left, "the next supervisor takes the very same processes"
+        assert platform.processes() == survivors, "the next supervisor takes over the same processes"
         load.wait_for_more()
 
     assert load.refused == []
     assert load.acknowledged - consumed(config, topic) == set()
-    assert witness.lies() == []
+    assert watcher.false_reports() == []
     for node in nodes:
-        states = witness.states(node)
+        states = watcher.states(node)
         assert states[0] == states[-1] == "ready"
         assert {"restarting", "starting"} & set(states), states
-        assert "stopped" not in states, "it was on its way back all the time"
+        assert "stopped" not in states, "a supervisor was restarting it all the time"
     restarts = {node.node: node.restarts for node in platform.status().nodes}
     assert set(restarts.values()) == {0}, "a new supervisor has restarted nothing yet"
 
 
-def test_a_frozen_node_is_unresponsive_and_ready_again_once_it_thaws(platform: Platform) -> None:
+def test_a_frozen_node_is_unresponsive_and_ready_again_when_it_continues(platform: Platform) -> None:
     process = platform.process("b3")
     assert process is not None
     process.signal(signal.SIGSTOP)
     try:
-        wait_for(lambda: state_of(platform, "b3") == "unresponsive", what="it to be noticed")
+        wait_for(lambda: state_of(platform, "b3") == "unresponsive", what="b3 to be unresponsive")
         seen = platform.penstock("status", "-o", "json")
         assert seen.code == 5
         assert seen.data["state"] == "degraded"
@@ -159,24 +160,24 @@ def test_a_frozen_node_is_unresponsive_and_ready_again_once_it_thaws(platform: P
 
 
 def state_of(platform: Platform, name: str) -> str:
-    (found,) = (str(node.state) for node in platform.status().nodes if node.node == name)
-    return found
+    (state,) = (str(node.state) for node in platform.status().nodes if node.node == name)
+    return state
 
 
-def test_up_beside_a_fleet_that_is_up_changes_nothing(platform: Platform) -> None:
+def test_up_changes_nothing_if_the_fleet_is_running(platform: Platform) -> None:
     before, supervisor = platform.processes(), platform.supervisor()
     assert supervisor is not None
-    said = platform.layout.supervisor_log.read_bytes()
+    logged = platform.layout.supervisor_log.read_bytes()
 
     ran = [platform.penstock("up", "-o", "json"), platform.penstock("up", "--detach", "-o", "json")]
 
     assert [(one.code, one.error["code"]) for one in ran] == [(1, "PEN-2010")] * 2
     assert f"process {supervisor.pid} supervises" in ran[0].error["message"]
     assert (platform.processes(), platform.supervisor()) == (before, supervisor)
-    assert platform.layout.supervisor_log.read_bytes().startswith(said)
+    assert platform.layout.supervisor_log.read_bytes().startswith(logged)
 
 
-def test_a_node_on_a_full_disk_is_restarted_until_there_is_room(
+def test_a_node_on_a_full_disk_is_restarted_until_there_is_space(
     tmp_path: Path, make_disk: Callable[[Path], FaultyDisk], make_fleet: Callable[..., Fleet]
 ) -> None:
     disk = make_disk(Layout(tmp_path / "fleet-0").node("home", "b1").data)
@@ -186,44 +187,44 @@ def test_a_node_on_a_full_disk_is_restarted_until_there_is_room(
     admin = AdminClient(fleet.client_config() | quiet)
     admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(SECONDS_MAX)
 
-    told, why = asyncio.run(_starved(fleet, disk, producer))
+    states, why = asyncio.run(_starved(fleet, disk, producer))
 
-    assert "it ended; the supervisor starts it again" in why
+    assert "it exited; the supervisor restarts it" in why
     assert "No space left on device" in why
-    assert told[:2] == [NodeState.READY, NodeState.RESTARTING]
-    assert told[-1] is NodeState.READY
+    assert states[:2] == [NodeState.READY, NodeState.RESTARTING]
+    assert states[-1] is NodeState.READY
     producer.produce("orders", b"after")
     assert producer.flush(SECONDS_MAX) == 0
 
 
 async def _starved(fleet: Fleet, disk: FaultyDisk, producer: Producer) -> tuple[list[NodeState], str]:
-    """Supervise a node while its disk is full, then has room: what was told, and what status said."""
-    told: list[NodeState] = []
-    supervisor = Supervisor(fleet.local, told=lambda node, watch: told.append(watch.state))
+    """Supervise a node whose disk is full and then has space; returns its states and the status reason."""
+    states: list[NodeState] = []
+    supervisor = Supervisor(fleet.local, on_change=lambda node, watch: states.append(watch.state))
     stop = asyncio.Event()
     with sole_supervisor(fleet.local.layout):
         await supervisor.start()
-        keeping = asyncio.create_task(supervisor.keep(stop))
+        running = asyncio.create_task(supervisor.run(stop))
         disk.full()
         producer.produce("orders", b"x" * 1000)
         producer.flush(0)
         why = await _why_restarting(fleet)
         disk.heal()
-        await _until(lambda: told[-1] is NodeState.READY)
+        await _until(lambda: states[-1] is NodeState.READY)
         stop.set()
-        await keeping
+        await running
         for one in supervisor.watched:
             await one.prober.close()
     producer.purge()
     producer.poll(0)
-    return told, why
+    return states, why
 
 
 async def _why_restarting(fleet: Fleet) -> str:
-    """What status says of the node between two of its runs."""
+    """The reason in the status between two runs of the node."""
     while True:
         (node,) = (await fleet_status(fleet.local)).nodes
-        if node.state is NodeState.RESTARTING and "last words" in node.reason:
+        if node.state is NodeState.RESTARTING and "last error" in node.reason:
             return node.reason
         await asyncio.sleep(0.02)
 

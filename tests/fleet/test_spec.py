@@ -1,4 +1,4 @@
-"""What a fleet is made of: names, addresses, shapes."""
+"""Names, addresses and shapes of nodes and clusters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.fleet.parse import parse_fleet
 from penstock.fleet.spec import ClusterSpec, Listener, NodeSpec, Role, is_loopback
+from penstock.fleet.spec_file import parse_fleet
 from penstock.model.ids import Zone
 
 
@@ -20,22 +20,22 @@ def cluster(**keys: object) -> ClusterSpec:
     return parse_fleet({"clusters": [keys]}).home
 
 
-def test_a_broker_is_called_b_and_a_controller_c() -> None:
+def test_broker_names_begin_with_b_and_controller_names_with_c() -> None:
     assert [n.name for n in cluster(brokers=2).nodes] == ["c1001", "b1", "b2"]
 
 
-def test_others_reach_a_node_at_its_advertised_port() -> None:
+def test_the_address_of_a_node_has_its_advertised_port() -> None:
     spec = node(advertised={Listener.GATEWAY: 443})
 
     assert spec.address(Listener.GATEWAY) == "127.0.0.1:443"
     assert spec.address(Listener.INTERNAL) == "127.0.0.1:9001"
 
 
-def test_an_ipv6_address_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     assert node("::1").address(Listener.INTERNAL) == "[::1]:9001"
 
 
-def test_a_broker_is_asked_on_its_internal_listener_and_a_controller_on_its_own() -> None:
+def test_brokers_are_probed_on_the_internal_and_controllers_on_the_controller_listener() -> None:
     controller, broker = cluster(brokers=1).nodes
 
     assert controller.probe_listener is Listener.CONTROLLER
@@ -48,7 +48,7 @@ def test_a_combined_node_is_a_broker_and_a_controller() -> None:
     assert spec.brokers == spec.controllers == spec.nodes
 
 
-def test_bootstrap_names_every_broker_and_for_the_quorum_every_controller() -> None:
+def test_bootstrap_lists_all_brokers_or_for_the_quorum_all_controllers() -> None:
     spec = cluster(port=9000, brokers=2, controllers=1)
 
     assert spec.bootstrap() == "127.0.0.1:9100,127.0.0.1:9101"
@@ -64,7 +64,7 @@ def test_bootstrap_names_every_broker_and_for_the_quorum_every_controller() -> N
         ({"combined": True, "brokers": 2, "zones": ["a", "b"]}, "2 combined nodes in zones a, b"),
     ],
 )
-def test_a_shape_is_said_in_words(keys: dict[str, object], shape: str) -> None:
+def test_a_shape_is_described_in_words(keys: dict[str, object], shape: str) -> None:
     assert cluster(**keys).shape == shape
 
 
@@ -81,5 +81,5 @@ def test_a_shape_is_said_in_words(keys: dict[str, object], shape: str) -> None:
         ("localhost.example.org", False),
     ],
 )
-def test_loopback_is_told_from_the_network(host: str, loopback: bool) -> None:
+def test_loopback_hosts_are_recognised(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback

@@ -1,4 +1,4 @@
-"""Keeping a fleet up: what dies comes back, what runs is adopted, one supervisor a home."""
+"""Supervising a fleet: dead nodes are restarted, running ones taken over, one supervisor per home."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 from penstock.fleet import supervisor as module
-from penstock.fleet.identity import identify
 from penstock.fleet.layout import Layout
 from penstock.fleet.node import Node
-from penstock.fleet.readiness import Answer, Prober
+from penstock.fleet.node_watch import NodeState
+from penstock.fleet.readiness import Prober, ProbeResult
 from penstock.fleet.supervisor import Supervisor, sole_supervisor, stop_nodes, supervisor_of
-from penstock.fleet.watch import NodeState
 from penstock.model.errors.fleet import AlreadyRunning, DirectoryNotWritable, NodeFailed, StopTimedOut
-from tests.ground.fleet import wait_for, wait_gone
-from tests.ground.java import fake_fleet
+from penstock.process_identity import identify, try_lock
+from tests.harness.fleet import wait_for, wait_gone
+from tests.harness.java import fake_fleet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from penstock.fleet.local import LocalFleet
+    from penstock.fleet.local_fleet import LocalFleet
 
 
 @pytest.fixture
-def living_nodes_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask(prober: Prober) -> Answer:
+def live_nodes_respond(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def probe(prober: Prober) -> ProbeResult:
         console = prober.node.layout.console
         up = prober.node.running() is not None and console.exists() and console.read_text() == "up\n"
-        return Answer(ready=up, reason="not there")
+        return ProbeResult(ready=up, reason="down")
 
-    monkeypatch.setattr(Prober, "ask", ask)
+    monkeypatch.setattr(Prober, "probe", probe)
 
 
 @pytest.fixture
-def local(tmp_path: Path, living_nodes_answer: None) -> Iterator[LocalFleet]:
-    made = fake_fleet(tmp_path)
-    yield made
-    for node in made.nodes:
+def local(tmp_path: Path, live_nodes_respond: None) -> Iterator[LocalFleet]:
+    fleet = fake_fleet(tmp_path)
+    yield fleet
+    for node in fleet.nodes:
         if (identity := node.running()) is not None:
             identity.signal(signal.SIGKILL)
             wait_gone(node)
 
 
 @asynccontextmanager
-async def kept(supervisor: Supervisor) -> AsyncIterator[None]:
+async def supervising(supervisor: Supervisor) -> AsyncIterator[None]:
     stop = asyncio.Event()
-    keeping = asyncio.create_task(supervisor.keep(stop))
+    running = asyncio.create_task(supervisor.run(stop))
     try:
         yield
     finally:
         stop.set()
-        await keeping
+        await running
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -83,23 +83,23 @@ def published(local: LocalFleet) -> dict[str, str]:
     return {name: node["state"] for name, node in document["nodes"].items()}
 
 
-async def test_all_nodes_are_started_and_said_to_be_ready(local: LocalFleet) -> None:
-    told: list[str] = []
-    supervisor = Supervisor(local, told=lambda node, watch: told.append(f"{node.name} {watch.state}"))
+async def test_all_nodes_are_started_and_reported_ready(local: LocalFleet) -> None:
+    states: list[str] = []
+    supervisor = Supervisor(local, on_change=lambda node, watch: states.append(f"{node.name} {watch.state}"))
 
     await supervisor.start()
 
-    assert sorted(told) == ["b1 ready", "c1001 ready"]
+    assert sorted(states) == ["b1 ready", "c1001 ready"]
     assert published(local) == {"home/c1001": "ready", "home/b1": "ready"}
     assert None not in pids(local)
 
 
-async def test_a_node_that_is_killed_comes_back_and_the_other_stays(local: LocalFleet) -> None:
+async def test_a_killed_node_is_restarted_and_the_other_stays(local: LocalFleet) -> None:
     supervisor = Supervisor(local)
     await supervisor.start()
     controller, broker = pids(local)
 
-    async with kept(supervisor):
+    async with supervising(supervisor):
         killed(local.node("b1"))
         await until(lambda: pids(local)[1] not in (None, broker))
 
@@ -107,9 +107,7 @@ async def test_a_node_that_is_killed_comes_back_and_the_other_stays(local: Local
     assert [one.watch.restarts for one in supervisor.watched] == [0, 1]
 
 
-async def test_a_restart_that_fails_is_tried_again(
-    local: LocalFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_restart_is_tried_again(local: LocalFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     supervisor = Supervisor(local)
     await supervisor.start()
     node = local.node("b1")
@@ -117,7 +115,7 @@ async def test_a_restart_that_fails_is_tried_again(
     node.layout.properties.mkdir()  # so that it cannot be written
     (node.layout.properties / "x").touch()
 
-    async with kept(supervisor):
+    async with supervising(supervisor):
         killed(node)
         await until(lambda: supervisor.watched[1].watch.restarts == 1)
         await until(lambda: supervisor.watched[1].watch.state is NodeState.RESTARTING)
@@ -135,14 +133,14 @@ async def test_a_full_disk_does_not_end_the_supervisor(
     supervisor = Supervisor(local)
     await supervisor.start()
     before = pids(local)
-    monkeypatch.setattr(module, "write_atomically", full)
+    monkeypatch.setattr(module, "write_identity", full)
 
-    async with kept(supervisor):
+    async with supervising(supervisor):
         killed(local.node("b1"))
         await until(lambda: pids(local)[1] not in (None, before[1]))
 
 
-async def test_what_runs_already_is_adopted_with_its_very_process(local: LocalFleet, tmp_path: Path) -> None:
+async def test_running_nodes_are_taken_over_with_their_processes(local: LocalFleet, tmp_path: Path) -> None:
     await Supervisor(local).start()
     before = [node.running() for node in local.nodes]
     wait_for(lambda: all(node.layout.record.exists() for node in local.nodes), what="records")
@@ -153,21 +151,23 @@ async def test_what_runs_already_is_adopted_with_its_very_process(local: LocalFl
     assert [node.running() for node in second.fleet.nodes] == before
 
 
-async def test_an_adopted_node_that_dies_comes_back_too(local: LocalFleet, tmp_path: Path) -> None:
+async def test_a_taken_over_node_that_dies_is_restarted(local: LocalFleet, tmp_path: Path) -> None:
     await Supervisor(local).start()
     wait_for(lambda: all(node.layout.record.exists() for node in local.nodes), what="records")
     second = Supervisor(fake_fleet(tmp_path))
     await second.start()
     before = pids(second.fleet)
 
-    async with kept(second):
+    async with supervising(second):
         killed(local.node("b1"))
         await until(lambda: pids(second.fleet)[1] not in (None, before[1]))
 
     await second.stop()
 
 
-async def test_a_start_that_fails_leaves_alone_what_ran_before_it(local: LocalFleet, tmp_path: Path) -> None:
+async def test_a_failed_start_does_not_stop_nodes_that_were_running(
+    local: LocalFleet, tmp_path: Path
+) -> None:
     await local.prepare()
     await local.node("c1001").start()
     wait_for(lambda: local.node("c1001").layout.record.exists(), what="its record")
@@ -176,15 +176,15 @@ async def test_a_start_that_fails_leaves_alone_what_ran_before_it(local: LocalFl
 
     with pytest.raises(NodeFailed) as caught:
         await second.start()
-    await second.stop(leave_found=True)
+    await second.stop(only_started=True)
 
-    assert caught.value.message == "b1 ended with exit code 3 before it was ready"
+    assert caught.value.message == "b1 exited with code 3 before it was ready"
     assert "Could not find or load main class" in caught.value.advice
     assert local.node("c1001").running() is not None
     assert second.fleet.node("b1").running() is None
 
 
-async def test_stopping_ends_all_and_is_not_taken_for_dying(
+async def test_stopping_ends_all_nodes_without_restarting_them(
     local: LocalFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor = Supervisor(local)
@@ -192,11 +192,11 @@ async def test_stopping_ends_all_and_is_not_taken_for_dying(
     seen: list[dict[str, str]] = []
     stop = Node.stop
 
-    async def look(node: Node) -> bool:
+    async def observed_stop(node: Node) -> bool:
         seen.append(published(local))
         return await stop(node)
 
-    monkeypatch.setattr(Node, "stop", look)
+    monkeypatch.setattr(Node, "stop", observed_stop)
 
     await supervisor.stop()
 
@@ -205,7 +205,9 @@ async def test_stopping_ends_all_and_is_not_taken_for_dying(
     assert not local.layout.supervisor_record.exists()
 
 
-async def test_brokers_end_before_controllers(local: LocalFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_are_stopped_before_controllers(
+    local: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order = []
 
     async def stop(node: Node, **_: object) -> bool:
@@ -219,7 +221,7 @@ async def test_brokers_end_before_controllers(local: LocalFleet, monkeypatch: py
     assert order == ["b1", "c1001"]
 
 
-async def test_those_that_had_to_be_killed_are_named(
+async def test_nodes_that_had_to_be_killed_are_named(
     local: LocalFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stop(node: Node, **_: object) -> bool:
@@ -230,22 +232,22 @@ async def test_those_that_had_to_be_killed_are_named(
     with pytest.raises(StopTimedOut) as caught:
         await stop_nodes(local.nodes)
 
-    assert caught.value.message == "b1 did not end within 30 s and had to be killed"
-    assert "safe" in caught.value.advice
+    assert caught.value.message == "b1 did not stop within 30 s and had to be killed"
+    assert "No data is lost" in caught.value.advice
 
 
-def test_one_supervisor_a_home(tmp_path: Path) -> None:
+def test_a_home_has_one_supervisor(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "home")
 
     with sole_supervisor(layout), pytest.raises(AlreadyRunning) as caught, sole_supervisor(layout):
         pass
 
-    expected = f"this fleet is already up: process {os.getpid()} supervises {layout.home}"
+    expected = f"this fleet is already running: process {os.getpid()} supervises {layout.home}"
     assert caught.value.message == expected
     assert "penstock down" in caught.value.advice
 
 
-def test_a_supervisor_is_known_for_as_long_as_it_holds_the_home(tmp_path: Path) -> None:
+def test_the_supervisor_of_a_home_is_known_while_it_holds_the_lock(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "home")
     assert supervisor_of(layout) is None
 
@@ -257,7 +259,7 @@ def test_a_supervisor_is_known_for_as_long_as_it_holds_the_home(tmp_path: Path) 
         assert supervisor_of(layout) is not None
 
 
-def test_a_killed_supervisor_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_supervisor_releases_the_lock(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "home")
     program = (
         "import sys, time, pathlib\n"
@@ -280,20 +282,18 @@ def test_a_killed_supervisor_holds_nothing(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_that_was_removed_meanwhile_guards_nothing_and_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_file_that_was_removed_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = Layout(tmp_path / "home")
-    real = module.fcntl.flock
-    removed = []
+    removed: list[bool] = []
 
-    def flock(file: IO[Any], how: int) -> None:
-        real(file, how)
+    def locked(file: IO[Any]) -> bool:
+        taken = try_lock(file)
         if not removed:
             layout.supervisor_lock.unlink()
             removed.append(True)
+        return taken
 
-    monkeypatch.setattr(module.fcntl, "flock", flock)
+    monkeypatch.setattr(module, "try_lock", locked)
 
     with sole_supervisor(layout):
         assert supervisor_of(layout) is not None
@@ -301,9 +301,9 @@ def test_a_lock_that_was_removed_meanwhile_guards_nothing_and_is_not_taken(
             pass
 
 
-def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_home_that_is_not_writable_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "home" / "supervisor.lock").mkdir(parents=True)
 
-    said = "home is not writable: Is a directory"
-    with pytest.raises(DirectoryNotWritable, match=said), sole_supervisor(Layout(tmp_path / "home")):
+    message = "home is not writable: Is a directory"
+    with pytest.raises(DirectoryNotWritable, match=message), sole_supervisor(Layout(tmp_path / "home")):
         pass

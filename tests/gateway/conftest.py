@@ -1,4 +1,4 @@
-"""Gateways for tests: one shared by three tenants, and as many of one's own as a test wants."""
+"""Gateways for tests: one shared by three tenants, and as many private ones as a test needs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from penstock.fleet.jars import cache_directory, load_jars
 from penstock.fleet.java import find_java
-from tests.ground.gateway import Access, RunningGateway, new_access, start_gateway
+from tests.harness.gateway import Access, RunningGateway, new_access, start_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 JAVA_SECONDS = 100.0
 JAVA_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
@@ -23,7 +23,7 @@ JAVA_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 @pytest.fixture(scope="session")
 def gateway(fleet: Fleet) -> Iterator[RunningGateway]:
-    """One gateway before the shared fleet, with three tenants; tests leave it as they found it."""
+    """One gateway for the shared fleet, with three tenants; tests leave it unchanged."""
     running = start_gateway(fleet, [new_access(), new_access(), new_access()])
     yield running
     running.stop()
@@ -41,14 +41,15 @@ def bob(gateway: RunningGateway) -> Access:
 
 @pytest.fixture
 def eve(gateway: RunningGateway) -> Access:
-    """For attacks: whoever names what is another's makes groups of such names below its own prefix, and
-    no test of the others' clusters should come upon them."""
+    """For attacks. They create groups with other tenants' names below this tenant's prefix, which tests of
+    the other tenants should not meet.
+    """
     return _living(gateway).accesses[2]
 
 
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Run a class, Kafka's or one of those beside this file, with Kafka's jars; what it printed."""
+    """Run a class, Kafka's or one beside this file, with Kafka's jars; returns its output."""
     classes = tmp_path_factory.mktemp("classes")
     executable = find_java().executable
     jars = f"{load_jars(cache_directory()).directory}/*"
@@ -62,14 +63,14 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     assert compiled.returncode == 0, compiled.stdout + compiled.stderr
 
     def run(main: str, *arguments: str) -> str:
-        command = [executable, *JAVA_QUICK, "-cp", f"{classes}:{jars}", main, *arguments]
+        command = [str(executable), *JAVA_QUICK, "-cp", f"{classes}:{jars}", main, *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 out, err = process.communicate(timeout=JAVA_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, err = process.communicate()
-                pytest.fail(f"{main} did not end in {JAVA_SECONDS} s; it said:\n{out}{err}")
+                pytest.fail(f"{main} did not end in {JAVA_SECONDS} s; it printed:\n{out}{err}")
         assert process.returncode == 0, out + err
         return out
 

@@ -1,4 +1,4 @@
-"""The jars of what tenants run beside their clients, pinned like Kafka's own."""
+"""The jars of programs that tenants run beside their clients, pinned like Kafka's own."""
 
 from __future__ import annotations
 

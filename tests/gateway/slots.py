@@ -1,4 +1,4 @@
-"""Requests made from the definitions, with a name of somebody's choice in every slot that takes one."""
+"""Requests built from the definitions, with a chosen name in every field that takes one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from uuid import UUID
 from penstock.gateway.apis import Treatment, treatment
 from penstock.wire.codec import encode
 from penstock.wire.definitions import STRUCT, load
+from penstock.wire.field_rules import Kind, is_endpoint, rule_of
 from penstock.wire.records import Record, write
-from penstock.wire.rules import Kind, is_endpoint, rule_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.wire.definitions import Field
 
-# What decides over a name beside it: a topic's settings, a group's coordinator, a consumer's bytes.
+# Fields that decide how a name beside them is treated: its resource type, key type, or protocol.
 BESIDE = {
     "ResourceType": 2,
     "KeyType": 0,
     "ProtocolType": "consumer",
     "Acks": 1,
     "PatternType": 3,
-    # of access rules: everything, from anywhere
+    # of ACLs: everything, from any host
     "ResourcePatternType": 3,
     "ResourceTypeFilter": 2,
     "PatternTypeFilter": 1,
@@ -53,7 +53,7 @@ PASSED_ON = frozenset((Treatment.SPLICED, Treatment.REBUILT))
 
 @cache
 def served(how: frozenset[Treatment] = PASSED_ON) -> list[tuple[str, int]]:
-    """Every API that is treated so, in every version."""
+    """Every API with one of these treatments, in every version."""
     definitions = load()
     return [
         (api, version)
@@ -122,13 +122,13 @@ def embedded(kind: Kind, topic: str) -> bytes:
     return b"\0\1" + encode("ConsumerProtocolAssignment", 1, body)
 
 
-def names_in(api: str, version: int, body: dict[str, Any]) -> Iterator[tuple[Kind, Any]]:
+def names_in(api: str, version: int, body: Mapping[str, Any]) -> Iterator[tuple[Kind, Any]]:
     """Every name in a request, with its kind."""
     yield from _names(load().request(api).fields, f"{api}Request", version, body)
 
 
 def _names(
-    fields: tuple[Field, ...], path: str, version: int, body: dict[str, Any]
+    fields: tuple[Field, ...], path: str, version: int, body: Mapping[str, Any]
 ) -> Iterator[tuple[Kind, Any]]:
     for index, field in enumerate(fields):
         if version not in field.versions or is_endpoint(fields[index : index + 3]):

@@ -1,7 +1,7 @@
-"""Clients that write and read for as long as a soak lasts, each a library of its own.
+"""Clients that write and read for as long as a soak lasts, one for each library.
 
-Every record says its partition and its place there. What was acknowledged is kept with its time; what a
-library surfaces and does not call retriable is kept, too.
+Every record holds its partition and its sequence number there. Acknowledged records are kept with their time,
+as are errors that a library reports and does not call retriable.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tests.gateway.test_aiokafka import login as aiokafka_login
 from tests.gateway.test_kafka_python import login as kafka_python_login
 
 if TYPE_CHECKING:
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 PARTITIONS = 3
 RECORD_BYTES = 1000
 BATCH_BYTES = 16_384
 IN_FLIGHT = 5  # requests of one idempotent producer on one connection
 PAUSE_SECONDS = 0.02
-PATIENCE_SECONDS = 180.0  # for one record: gateways take their time to start on a busy machine
-# What librdkafka says of connections that ended; it goes on by itself.
+PATIENCE_SECONDS = 180.0  # for one record: gateways start slowly on a busy machine
+# librdkafka's errors for closed connections, from which it recovers by itself.
 PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
 
@@ -36,19 +36,20 @@ def record(partition: int, place: int) -> bytes:
     return (b"%d %d " % (partition, place)).ljust(RECORD_BYTES, b".")
 
 
-def place_of(value: bytes) -> tuple[int, int]:
-    partition, place, _ = value.split(b" ", 2)
-    return int(partition), int(place)
+def position_of(value: bytes | None) -> tuple[int, int]:
+    """The partition and sequence number in a record's value."""
+    partition, number, _ = (value or b"").split(b" ", 2)
+    return int(partition), int(number)
 
 
 class Load(ABC):
-    """A thread; `stop` has it finish what it began."""
+    """A thread; `stop` lets it finish its current work."""
 
     def __init__(self, access: Access, topic: str) -> None:
         self.access = access
         self.topic = topic
         self.surfaced: list[Any] = []
-        self.acknowledged: dict[tuple[int, int], float] = {}  # by partition and place: when
+        self.acknowledged: dict[tuple[int, int], float] = {}  # by partition and sequence number: when
         self.stopping = threading.Event()
         self._thread = threading.Thread(target=self._guarded, name=type(self).__name__)
         self._thread.start()
@@ -56,7 +57,7 @@ class Load(ABC):
     def _guarded(self) -> None:
         try:
             self.work()
-        except Exception as failure:  # noqa: BLE001  (whatever it is, the test tells of it)
+        except Exception as failure:  # noqa: BLE001  (whatever it is, the test reports of it)
             self.surfaced.append(failure)
 
     @abstractmethod
@@ -94,15 +95,16 @@ class Librdkafka(Load):
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
-            self.acknowledge(*place_of(message.value()))
+            self.acknowledge(*position_of(message.value()))
         else:
             self.surfaced.append(error)
 
 
 class EndedAlready(Exception):
-    """An abort was refused, since for the coordinator nothing is under way: the commit before it was done and
-    its answer lost with the connection, or the connection ended before the coordinator had heard of the
-    transaction (librdkafka 4849). That is fatal for the producer, so there is a new one."""
+    """An abort was refused, as the coordinator knows no open transaction: the commit before it succeeded and
+    its response was lost, or the connection closed before the coordinator received the transaction
+    (librdkafka 4849). That is fatal for the producer, so a new one is created.
+    """
 
 
 class Transactions(Load):
@@ -110,7 +112,7 @@ class Transactions(Load):
 
     def __init__(self, access: Access, topic: str) -> None:
         self.aborted: set[tuple[int, int]] = set()
-        self.unsure: set[tuple[int, int]] = set()  # the answer to a commit was lost with a gateway
+        self.unsure: set[tuple[int, int]] = set()  # the response to a commit was lost with a gateway
         super().__init__(access, topic)
 
     def work(self) -> None:
@@ -160,7 +162,7 @@ class Transactions(Load):
             raise
 
     def _insist(self, call: Any) -> None:
-        """Again for as long as the library says that it may be called again."""
+        """Call again for as long as the library reports a retriable error."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -219,7 +221,7 @@ class Aiokafka(Load):
 
 
 class Reader(Load):
-    """A member of a group that reads all topics; what it read stands in `acknowledged` of none."""
+    """A group member that reads all topics; its records are in `read`."""
 
     def __init__(self, access: Access, topics: list[str], group: str) -> None:
         self.topics = topics
@@ -234,7 +236,7 @@ class Reader(Load):
             for message in consumer.consume(500, 0.2):
                 error = message.error()
                 if error is None:
-                    self.read[message.topic()].add(place_of(message.value()))
+                    self.read[message.topic() or ""].add(position_of(message.value()))
                 elif not error.retriable() and error.code() not in PASSING:
                     self.surfaced.append(error)
         consumer.close()

@@ -1,7 +1,7 @@
-"""Admin clients' methods as a tenant calls them: what each comes to.
+"""Results of admin clients' methods, as a tenant calls them.
 
-`docs/gateway-clients.md` is made of this by `python -m tools.reference`. What a method returns stands
-here as its test words it; an error stands by the name that the library has for it.
+`python -m tools.reference` generates `docs/gateway-clients.md` from this. A result is listed as the test
+formats it, an error by the library's name for it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 DONE: Final = "done"
-OWN: Final = "own alone"  # one's own is there, the other tenant's is not
+OWN: Final = "own alone"  # all of the tenant's own, and nothing of the other tenant
 NEVER: Final = "never called"
-NOTHING: Final = "null"  # Java: done, and there is nothing to be told
+NOTHING: Final = "null"  # Java: done, without a result
 JAVAS_OWN: Final = "true false"
 DENIED: Final = "ClusterAuthorizationException"
 NO_TOKENS: Final = "DelegationTokenDisabledException"
 NOT_OFFERED: Final = "UnsupportedVersionException"
-REFUSED: Final = "ClusterAuthorizationFailedError"  # kafka-python's name for it
+REFUSED: Final = "ClusterAuthorizationFailedError"  # kafka-python's name of the same error
 
 JAVA: Final = {
     # topics
@@ -36,7 +36,7 @@ JAVA: Final = {
     "describeConfigs": "true false",
     "listConfigResources": JAVAS_OWN,
     "listClientMetricsResources": "0",
-    # access rules
+    # ACLs
     "describeAcls": "[*] 1",
     "createAcls": NOTHING,
     "deleteAcls": "1",
@@ -56,7 +56,7 @@ JAVA: Final = {
     "listShareGroupOffsets": "1",
     "deleteShareGroupOffsets": NOTHING,
     "deleteShareGroups": NOTHING,
-    # streams groups: there are none, and what they share with others finds nothing
+    # streams groups: none exist, and methods shared with other groups find nothing
     "describeStreamsGroups": NOT_OFFERED,
     "listStreamsGroupOffsets": "0",
     "deleteStreamsGroups": "GroupIdNotFoundException",
@@ -67,7 +67,7 @@ JAVA: Final = {
     "listTransactions": JAVAS_OWN,
     "describeTransactions": "Empty",
     "forceTerminateTransaction": NOTHING,
-    "abortTransaction": NOT_OFFERED,  # brokers among themselves
+    "abortTransaction": NOT_OFFERED,  # between brokers
     # the cluster
     "describeCluster": "[ALTER, CREATE, DESCRIBE, DESCRIBE_CONFIGS, IDEMPOTENT_WRITE]",
     "describeFeatures": "true",
@@ -108,7 +108,7 @@ CONFLUENT: Final = {
     "incremental_alter_configs": DONE,
     "alter_configs": DONE,
     "describe_configs": "70000, false",
-    # access rules
+    # ACLs
     "describe_acls": "['*'] of 1",
     "create_acls": DONE,
     "delete_acls": "1",
@@ -149,7 +149,7 @@ KAFKA_PYTHON: Final = {
     "describe_configs": "60000",
     "reset_configs": "OK",
     "list_config_resources": OWN,
-    # access rules
+    # ACLs
     "describe_acls": "['*'] of 1",
     "create_acls": "1",
     "delete_acls": "1",
@@ -166,7 +166,7 @@ KAFKA_PYTHON: Final = {
     "list_transactions": OWN,
     "describe_transactions": "True",
     "find_hanging_transactions": "0",
-    "abort_transaction": "IncompatibleBrokerVersion",  # brokers among themselves
+    "abort_transaction": "IncompatibleBrokerVersion",  # between brokers
     # the cluster
     "describe_cluster": "True",
     "describe_features": "True",
@@ -176,7 +176,7 @@ KAFKA_PYTHON: Final = {
     "alter_partition_reassignments": REFUSED,
     "list_partition_reassignments": REFUSED,
     "describe_user_scram_credentials": "0",
-    "alter_user_scram_credentials": "Not served here: see the table of APIs in the gateway's documentation.",
+    "alter_user_scram_credentials": "The gateway does not serve this API: see docs/gateway-apis.md.",
     # the client itself
     "api_versions": "True",
     "get_broker_version_data": "True",
@@ -189,13 +189,13 @@ TABLES: Final = {
     "kafka-python's `KafkaAdminClient`": KAFKA_PYTHON,
 }
 
-# For readers, who do not know how a test words what came.
+# The results in plain words, for the page.
 WORDS: Final = {
     NOTHING: "done",
     DONE: "done",
     "OK": "done",
     "OK, OK": "done",
     "NoError": "done",
-    JAVAS_OWN: "one's own, nothing of others",
-    OWN: "one's own, nothing of others",
+    JAVAS_OWN: "the tenant's own and nothing else",
+    OWN: "the tenant's own and nothing else",
 }

@@ -1,4 +1,4 @@
-"""aiokafka as two tenants at once, under the same names: old versions of the protocol, structs by hand."""
+"""aiokafka as two tenants with the same names: older protocol versions, encoded by hand."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.ground.gateway import known_everywhere
+from tests.harness.gateway import wait_for_topic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = pytest.mark.kafka
 SECONDS = 60.0
@@ -34,7 +34,7 @@ def login(access: Access) -> dict[str, Any]:
 
 @asynccontextmanager
 async def started(client: Any) -> AsyncIterator[Any]:
-    """A producer or consumer that is stopped in the end; it stops half-way, too."""
+    """A producer or consumer that is stopped in the end, even after a failed start."""
     try:
         await client.start()
         yield client
@@ -56,7 +56,7 @@ async def create(access: Access, *topics: str, partitions: int = 2) -> None:
     async with admin(access) as client:
         await client.create_topics([NewTopic(topic, partitions, 3) for topic in topics])
     for topic in topics:
-        await known_everywhere(access, topic, partitions)
+        await wait_for_topic(access, topic, partitions)
 
 
 async def produce(access: Access, topic: str, values: list[bytes], **config: Any) -> None:
@@ -67,9 +67,9 @@ async def produce(access: Access, topic: str, values: list[bytes], **config: Any
 async def consume(access: Access, topic: str, group: str, count: int, **config: Any) -> list[bytes]:
     settings = {"group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False, **config}
     async with started(AIOKafkaConsumer(topic, **login(access), **settings)) as consumer:
-        found = [(await consumer.getone()).value for _ in range(count)]
+        values = [(await consumer.getone()).value for _ in range(count)]
         await consumer.commit()
-        return sorted(found)
+        return sorted(values)
 
 
 async def test_two_tenants_produce_and_consume_under_the_same_names(
@@ -87,7 +87,7 @@ async def test_two_tenants_produce_and_consume_under_the_same_names(
     assert read[bob.key] == sorted(b"bob-%d" % n for n in range(10))
 
 
-async def test_a_second_member_takes_over_its_half_and_only_of_its_own_tenants_group(
+async def test_a_second_member_takes_over_half_of_its_tenants_group(
     ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("orders"), unique("readers")
@@ -124,7 +124,7 @@ async def test_a_transaction_commits_records_and_offsets_or_neither(
                 await producer.abort_transaction()
                 async with producer.transaction():
                     await producer.send_and_wait(topic, name + b" stays, too")
-        found = {}
+        values = {}
         for access in (ada, bob):
             reader = AIOKafkaConsumer(
                 **login(access), group_id=group, isolation_level="read_committed", enable_auto_commit=False
@@ -133,11 +133,11 @@ async def test_a_transaction_commits_records_and_offsets_or_neither(
                 reader.assign([place])
                 committed = await reader.committed(place)
                 await reader.seek_to_beginning(place)
-                found[access.key] = (committed, [(await reader.getone()).value for _ in range(2)])
+                values[access.key] = (committed, [(await reader.getone()).value for _ in range(2)])
 
     for access in (ada, bob):
         name = access.key.encode()
-        assert found[access.key] == (7, [name + b" stays", name + b" stays, too"])
+        assert values[access.key] == (7, [name + b" stays", name + b" stays, too"])
 
 
 async def test_the_admin_client_sees_one_tenants_cluster(

@@ -1,4 +1,4 @@
-"""The table of APIs: all that a broker has stands in it, and what is refused is refused for a reason."""
+"""The table of APIs: complete for a broker, and with a reason for each refusal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.wire.definitions import load
 from penstock.wire.plans import Direction
 
 if TYPE_CHECKING:
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
-BEFORE_ITS_FIRST = {("Produce", 0), ("Produce", 1), ("Produce", 2)}  # told of for old clients (KAFKA-18659)
+BEFORE_ITS_FIRST = {("Produce", 0), ("Produce", 1), ("Produce", 2)}  # listed for old clients (KAFKA-18659)
 
 
 def test_every_api_of_a_broker_has_a_verdict_and_every_refusal_a_reason() -> None:
@@ -23,16 +23,16 @@ def test_every_api_of_a_broker_has_a_verdict_and_every_refusal_a_reason() -> Non
     assert {row.verdict for row in rows} == set(apis.Verdict)
     refused = [row for row in rows if row.verdict is apis.Verdict.REFUSED]
     assert all(row.why for row in refused)
-    assert [row for row in refused if apis.UNSEEN in row.why] == []
+    assert [row for row in refused if apis.UNREVIEWED in row.why] == []
 
 
-def test_an_api_of_a_later_kafka_is_refused_until_somebody_has_looked_at_it() -> None:
+def test_an_unreviewed_api_is_refused() -> None:
     assert apis.treatment("TomorrowsApi", 0) is apis.Treatment.REFUSED
-    assert apis.reason("TomorrowsApi", 0) == apis.UNSEEN
+    assert apis.reason("TomorrowsApi", 0) == apis.UNREVIEWED
 
 
 @pytest.mark.kafka
-async def test_every_api_and_version_that_a_broker_advertises_stands_in_the_table(fleet: Fleet) -> None:
+async def test_the_table_covers_every_api_and_version_a_broker_advertises(fleet: Fleet) -> None:
     definitions = load()
     table = {(row.api, row.version) for row in apis.table(definitions) if row.direction is Direction.REQUEST}
     host, _, port = fleet.bootstrap.split(",")[0].rpartition(":")

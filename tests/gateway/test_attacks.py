@@ -1,4 +1,4 @@
-"""A tenant that speaks the protocol by hand and names what is another's: nothing is read or changed."""
+"""A tenant that names another tenant's resources in hand-made requests reads and changes nothing."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import pytest_asyncio
 
 from penstock.gateway.apis import DENIALS, served_versions
 from penstock.gateway.server import Gateway
-from penstock.kafka import acls, commits, configs, offsets, topics
-from penstock.kafka.acls import AclFilter
+from penstock.kafka.admin import acls, configs, group_offsets, offsets, topics
+from penstock.kafka.admin.acls import AclFilter
+from penstock.kafka.admin.configs import Resource, ResourceKind
+from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
-from penstock.kafka.configs import Resource, ResourceKind
 from penstock.kafka.connection import Connection
-from penstock.kafka.partitions import TopicPartition
-from penstock.kafka.routing import ANYONE, group_coordinator
+from penstock.kafka.routing import ANY_NODE, group_coordinator
 from penstock.model.errors import PenstockError
-from penstock.wire.codes import Code
 from penstock.wire.definitions import load
+from penstock.wire.error_codes import Code
 from penstock.wire.names import Names
 from penstock.wire.records import Record, write
 from tests.gateway.slots import Chosen, body_of
-from tests.ground.gateway import known_everywhere
+from tests.harness.gateway import wait_for_topic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.gateway.tenancy import Outward
-    from tests.ground.fleet import Fleet
-    from tests.ground.gateway import Access, RunningGateway
+    from penstock.gateway.tenant_names import Outward
+    from tests.harness.fleet import Fleet
+    from tests.harness.gateway import Access, RunningGateway
 
 pytestmark = pytest.mark.kafka
 NO_ID = UUID(int=0)
@@ -73,32 +73,36 @@ def produce_body(topic: dict[str, Any], records: bytes, acks: int = -1) -> dict[
 
 
 def one_record(value: bytes = b"secret") -> bytes:
-    return write([Record(0, int(time.time() * 1000), None, value)])  # retention deletes what is of 1970
+    return write([Record(0, int(time.time() * 1000), None, value)])  # retention deletes records of 1970
 
 
 @pytest_asyncio.fixture
 async def victim(ada: Access, unique: Callable[[str], str]) -> Victim:
     topic, group = unique("orders"), unique("readers")
     async with await open_as(ada) as connection:
-        asked = {
+        requested = {
             "Name": topic,
             "NumPartitions": -1,
             "ReplicationFactor": -1,
             "Assignments": [{"PartitionIndex": 0, "BrokerIds": [1, 2, 3]}],
             "Configs": [],
         }
-        made = await connection.call("CreateTopics", {"Topics": [asked], "TimeoutMs": 10_000})
+        made = await connection.call("CreateTopics", {"Topics": [requested], "TimeoutMs": 10_000})
         assert made["Topics"][0]["ErrorCode"] == Code.NONE, made
         topic_id = made["Topics"][0]["TopicId"]
-        await known_everywhere(ada, topic)
+        await wait_for_topic(ada, topic)
         code = -1
-        while code:  # a leader that has just become one may say no
-            answer = await connection.call("Produce", produce_body({"Name": topic}, one_record()), version=9)
-            code = answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
+        while code:  # a newly elected leader may refuse
+            response = await connection.call(
+                "Produce", produce_body({"Name": topic}, one_record()), version=9
+            )
+            code = response["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
             assert code in (Code.NONE, Code.NOT_LEADER_OR_FOLLOWER)
     client = Client(ada.bootstrap, ada.security())
     async with client:
-        await commits.commit(client, group, {TopicPartition(topic, 0): commits.Committed(1)})
+        await group_offsets.commit(
+            client, group, {TopicPartition(topic, 0): group_offsets.CommittedOffset(1)}
+        )
     return Victim(ada, topic, topic_id, group)
 
 
@@ -109,15 +113,17 @@ async def attacker(eve: Access) -> AsyncIterator[Connection]:
 
 
 async def snapshot(fleet: Fleet, victim: Victim) -> dict[str, Any]:
-    """Everything that could have been changed, as the platform itself sees it."""
+    """Everything that could have been changed, as the platform sees it."""
     name = victim.foreign_topic
     resource = Resource(ResourceKind.TOPIC, name)
     async with Client(fleet.bootstrap, fleet.security()) as client:
         return {
             "topic": (await topics.describe(client, [name]))[name],
-            "end": await offsets.find(client, {TopicPartition(name, 0): offsets.At.LATEST}),
-            "start": await offsets.find(client, {TopicPartition(name, 0): offsets.At.EARLIEST}),
-            "committed": await commits.committed(client, victim.foreign_group),
+            "end": await offsets.list_offsets(client, {TopicPartition(name, 0): offsets.OffsetSpec.LATEST}),
+            "start": await offsets.list_offsets(
+                client, {TopicPartition(name, 0): offsets.OffsetSpec.EARLIEST}
+            ),
+            "committed": await group_offsets.committed(client, victim.foreign_group),
             "settings": (await configs.describe(client, [resource]))[resource],
             "rules": set(await acls.describe(client, AclFilter(principal=f"User:{victim.access.user}"))),
         }
@@ -129,7 +135,7 @@ def _topics(victim: Victim, *inner: dict[str, Any], **more: Any) -> list[dict[st
 
 Attack = tuple[str, int, "Callable[[Victim], dict[str, Any]]"]
 
-# Every API that can carry a foreign name, with one that is right but for the owner.
+# Every API that can carry another tenant's name, in an otherwise valid request.
 ATTACKS: list[Attack] = [
     ("Produce", 9, lambda v: produce_body({"Name": v.foreign_topic}, one_record(b"planted"))),
     (
@@ -284,52 +290,52 @@ ATTACKS: list[Attack] = [
 CODES = ("ErrorCode", "PartitionErrorCode")
 
 
-def codes_in(answer: Any) -> set[int]:
-    """Every error code of an answer."""
-    if isinstance(answer, dict):
-        own = {value for key, value in answer.items() if key in CODES and value}
-        return own.union(*(codes_in(value) for value in answer.values()))
-    if isinstance(answer, list):
-        return set().union(*(codes_in(value) for value in answer))
+def codes_in(response: Any) -> set[int]:
+    """Every error code in a response."""
+    if isinstance(response, dict):
+        own = {value for key, value in response.items() if key in CODES and value}
+        return own.union(*(codes_in(value) for value in response.values()))
+    if isinstance(response, list):
+        return set().union(*(codes_in(value) for value in response))
     return set()
 
 
-def text_of(answer: Any) -> str:
-    return repr({k: bytes(v) if isinstance(v, memoryview) else v for k, v in _flat(answer)})
+def text_of(response: Any) -> str:
+    return repr({k: bytes(v) if isinstance(v, memoryview) else v for k, v in _flat(response)})
 
 
-def _flat(answer: Any, path: str = "") -> list[tuple[str, Any]]:
-    if isinstance(answer, dict):
-        return [pair for key, value in answer.items() for pair in _flat(value, f"{path}.{key}")]
-    if isinstance(answer, list):
-        return [pair for n, value in enumerate(answer) for pair in _flat(value, f"{path}.{n}")]
-    return [(path, answer)]
+def _flat(response: Any, path: str = "") -> list[tuple[str, Any]]:
+    if isinstance(response, dict):
+        return [pair for key, value in response.items() for pair in _flat(value, f"{path}.{key}")]
+    if isinstance(response, list):
+        return [pair for n, value in enumerate(response) for pair in _flat(value, f"{path}.{n}")]
+    return [(path, response)]
 
 
-async def test_a_foreign_name_reaches_nothing_in_any_api(
+async def test_another_tenants_names_reach_nothing_in_any_api(
     fleet: Fleet, victim: Victim, attacker: Connection
 ) -> None:
     before = await snapshot(fleet, victim)
 
-    answers = {
+    responses = {
         (api, version): await attacker.call(api, body(victim), version=version)
         for api, version, body in ATTACKS
     }
 
     assert await snapshot(fleet, victim) == before
-    for attack, answer in answers.items():
-        said = text_of(answer)
-        assert "secret" not in said, attack
-        assert str(victim.topic_id) not in said, attack
-        assert answer.get("CommittedOffset", -1) == -1, attack
-    unheard = {"OffsetFetch", "FindCoordinator", "InitProducerId", "DescribeGroups", "OffsetCommit"}
-    for (api, version), answer in answers.items():
-        if api not in unheard:  # a name of one's own that is not there yet is no error for these
-            assert codes_in(answer), (api, version)
+    for attack, response in responses.items():
+        text = text_of(response)
+        assert "secret" not in text, attack
+        assert str(victim.topic_id) not in text, attack
+        assert response.get("CommittedOffset", -1) == -1, attack
+    without_error = {"OffsetFetch", "FindCoordinator", "InitProducerId", "DescribeGroups", "OffsetCommit"}
+    for (api, version), response in responses.items():
+        if api not in without_error:  # an own name that does not exist yet is no error for these
+            assert codes_in(response), (api, version)
 
 
 class _Unrenamed(Gateway):
-    """Renaming switched off: what is sent goes to the broker as it is, still as the tenant's own user."""
+    """Renaming switched off: requests reach the broker unchanged, still as the tenant's user."""
 
     def outward_names(self, outward: Outward) -> Names:
         del outward
@@ -341,23 +347,26 @@ async def test_with_renaming_switched_off_the_broker_still_refuses(
 ) -> None:
     open_wall = make_gateway(eve, kind=_Unrenamed)
     before = await snapshot(fleet, victim)
-    rebuilt = {"Metadata", "CreatePartitions"}  # built from parsed values: nothing to switch off
+    rebuilt = {
+        "Metadata",
+        "CreatePartitions",
+    }  # built from parsed values, so there is no renaming to switch off
 
     attacker = await open_as(open_wall.accesses[0])
-    answers = {}
+    responses = {}
     for api, version, body in ATTACKS:
         if api not in rebuilt:
             try:
-                answers[api, version] = await attacker.call(api, body(victim), version=version)
-            except PenstockError:  # the answer named what is foreign, so it was not passed on
+                responses[api, version] = await attacker.call(api, body(victim), version=version)
+            except PenstockError:  # the response named another tenant's resource, so it was not passed on
                 await attacker.close()
                 attacker = await open_as(open_wall.accesses[0])
-                answers[api, version] = {"ErrorCode": Code.TOPIC_AUTHORIZATION_FAILED}
+                responses[api, version] = {"ErrorCode": Code.TOPIC_AUTHORIZATION_FAILED}
     await attacker.close()
 
     assert await snapshot(fleet, victim) == before
-    for attack, answer in answers.items():
-        assert "secret" not in text_of(answer), attack
+    for attack, response in responses.items():
+        assert "secret" not in text_of(response), attack
 
 
 BY_ID: list[tuple[str, int, Callable[[UUID], dict[str, Any]]]] = [
@@ -395,7 +404,7 @@ BY_ID: list[tuple[str, int, Callable[[UUID], dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(("api", "version", "body"), BY_ID, ids=[a[0] for a in BY_ID])
-async def test_a_foreign_topic_id_is_answered_like_one_that_never_was(
+async def test_another_tenants_topic_id_gets_the_same_error_as_an_invented_one(
     fleet: Fleet,
     victim: Victim,
     eve: Access,
@@ -407,14 +416,16 @@ async def test_a_foreign_topic_id_is_answered_like_one_that_never_was(
     invented = UUID(bytes=secrets.token_bytes(16))
 
     async with Client(eve.bootstrap, eve.security()) as client:
-        to = group_coordinator("g") if "Offset" in api else ANYONE
-        await commits.committed(client, "g")  # its coordinator has loaded
-        foreign = await client.call(api, lambda _: body(victim.topic_id), to=to, newest=version, again=False)
-        absent = await client.call(api, lambda _: body(invented), to=to, newest=version, again=False)
+        to = group_coordinator("g") if "Offset" in api else ANY_NODE
+        await group_offsets.committed(client, "g")  # its coordinator has loaded
+        foreign = await client.call(
+            api, lambda _: body(victim.topic_id), to=to, version_max=version, retry=False
+        )
+        absent = await client.call(api, lambda _: body(invented), to=to, version_max=version, retry=False)
 
     assert codes_in(foreign) == codes_in(absent) == {Code.UNKNOWN_TOPIC_ID}
-    for answer in (foreign, absent):
-        answer.pop("ControllerId", None)  # a broker names any broker
+    for response in (foreign, absent):
+        response.pop("ControllerId", None)  # any broker may be named
     assert text_of(foreign).replace(str(victim.topic_id), "") == text_of(absent).replace(str(invented), "")
     assert await snapshot(fleet, victim) == before
 
@@ -423,13 +434,13 @@ async def test_a_fetch_session_serves_only_the_connection_that_opened_it(
     victim: Victim, attacker: Connection
 ) -> None:
     async with await open_as(victim.access) as owner:
-        asked = {
+        requested = {
             "Topic": victim.topic,
             "Partitions": [{"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}],
         }
         opened = await owner.call(
             "Fetch",
-            {"MaxWaitMs": 0, "MinBytes": 0, "SessionId": 0, "SessionEpoch": 0, "Topics": [asked]},
+            {"MaxWaitMs": 0, "MinBytes": 0, "SessionId": 0, "SessionEpoch": 0, "Topics": [requested]},
             version=12,
         )
         session = opened["SessionId"]
@@ -447,14 +458,20 @@ async def test_a_fetch_session_serves_only_the_connection_that_opened_it(
     assert kept["SessionId"] == session
 
 
-async def test_no_error_text_speaks_of_another_tenant(
+async def test_no_error_text_mentions_another_tenant(
     ada: Access, attacker: Connection, unique: Callable[[str], str]
 ) -> None:
     name = unique("a.b")
 
     def creation(topic: str, **more: Any) -> dict[str, Any]:
-        asked = {"Name": topic, "NumPartitions": 1, "ReplicationFactor": 3, "Assignments": [], "Configs": []}
-        return {"Topics": [asked | more], "TimeoutMs": 10_000}
+        requested = {
+            "Name": topic,
+            "NumPartitions": 1,
+            "ReplicationFactor": 3,
+            "Assignments": [],
+            "Configs": [],
+        }
+        return {"Topics": [requested | more], "TimeoutMs": 10_000}
 
     async with await open_as(ada) as owner:
         await owner.call("CreateTopics", creation(name))
@@ -478,29 +495,29 @@ def hidden_apis() -> list[str]:
 
 
 @pytest.mark.parametrize("api", sorted(DENIALS))
-async def test_what_a_tenant_may_not_do_is_offered_and_denied_in_kafkas_own_words(
+async def test_apis_reserved_to_the_platform_are_offered_and_denied_with_kafkas_error(
     eve: Access, api: str
 ) -> None:
     theirs = Chosen("t", "g", "x", principal="User:someone")
     async with await open_as(eve) as connection:
         for version in load().request(api).valid_versions:
-            answer = await connection.call(api, body_of(api, version, theirs), version=version)
+            response = await connection.call(api, body_of(api, version, theirs), version=version)
 
-            assert codes_in(answer) == {DENIALS[api]}, (api, version, answer)
-            assert "lkc-" not in text_of(answer)
+            assert codes_in(response) == {DENIALS[api]}, (api, version, response)
+            assert "lkc-" not in text_of(response)
         assert api in connection.versions
 
 
 @pytest.mark.parametrize("api", hidden_apis())
-async def test_what_is_not_served_is_refused_and_not_offered(eve: Access, api: str) -> None:
+async def test_unserved_apis_are_refused_and_not_offered(eve: Access, api: str) -> None:
     async with await open_as(eve) as connection:
         offered = set(connection.versions)
         version = load().request(api).valid_versions.last
         try:
-            answer = await connection.call(api, version=version)
+            response = await connection.call(api, version=version)
         except PenstockError:
-            answer = {"closed": True}
+            response = {"closed": True}
 
         assert api not in offered
-        assert answer == {"closed": True} or codes_in(answer) <= {Code.UNSUPPORTED_VERSION}
-        assert "lkc-" not in text_of(answer)
+        assert response == {"closed": True} or codes_in(response) <= {Code.UNSUPPORTED_VERSION}
+        assert "lkc-" not in text_of(response)

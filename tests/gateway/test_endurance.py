@@ -1,4 +1,4 @@
-"""Bytes that are no Kafka, clients that dawdle, keys that are revoked: the process stays steady."""
+"""Bytes that are not Kafka's, slow clients and revoked keys do not disturb the process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.errors import PenstockError
 from penstock.model.errors.wire import ConnectionLost, LoginRefused
 from penstock.wire.frames import Request, encode_request
-from tests.ground.fleet import wait_for
-from tests.ground.gateway import Access, RunningGateway, new_access, raw_login
+from tests.harness.fleet import wait_for
+from tests.harness.gateway import Access, RunningGateway, new_access, raw_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ GARBAGE = {
     "a login without a handshake": encode_request(
         Request("SaslAuthenticate", 2, 1, "x", {"AuthBytes": b"\0a\0b"})
     ),
-    "an API nobody knows": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "an unknown API": struct.pack(">ihhih", 10, 999, 0, 1, -1),
     "a count that lies": struct.pack(">ihhih", 16, 17, 1, 1, -1) + b"\x7f\xff" + b"PLAI",
 }
 
@@ -54,8 +54,8 @@ def place(access: Access) -> tuple[str, int]:
 
 async def serves(access: Access) -> bool:
     async with await Connection.open(*place(access), access.security()) as connection:
-        answer = await connection.call("DescribeCluster", {})
-        return bool(answer["ClusterId"] == access.tenant.id)
+        response = await connection.call("DescribeCluster", {})
+        return bool(response["ClusterId"] == access.tenant.id)
 
 
 @pytest.mark.parametrize("what", GARBAGE)
@@ -65,20 +65,20 @@ async def test_garbage_closes_its_connection_and_nothing_else(ada: Access, what:
     writer.write(GARBAGE[what])
     writer.write_eof()
     try:
-        answered = await reader.read()
-    except ConnectionResetError:  # closed with some of it unread
-        answered = b""
+        received = await reader.read()
+    except ConnectionResetError:  # closed with unread bytes
+        received = b""
 
-    assert b"lkc-" not in answered
+    assert b"lkc-" not in received
     writer.close()
     assert await serves(ada)
 
 
-async def test_garbage_after_the_login_closes_its_connection_alone(ada: Access, bob: Access) -> None:
+async def test_garbage_after_login_closes_only_its_connection(ada: Access, bob: Access) -> None:
     bystander = await Connection.open(*place(bob), bob.security())
     attacker = await Connection.open(*place(ada), ada.security())
 
-    # A Produce request whose arrays claim two thousand million elements.
+    # A Produce request whose arrays claim two billion elements.
     body = b"\xff\xff" + struct.pack(">hi", -1, 1000) + struct.pack(">i", 2**31 - 1) + bytes(100)
     frame = struct.pack(">hhih", 0, 3, 99, -1) + body
     attacker._writer.write(struct.pack(">i", len(frame)) + frame)
@@ -90,7 +90,7 @@ async def test_garbage_after_the_login_closes_its_connection_alone(ada: Access, 
     await attacker.close()
 
 
-def test_a_client_that_dawdles_over_its_login_is_cut_off(make_gateway: Callable[..., RunningGateway]) -> None:
+def test_a_client_that_does_not_log_in_in_time_is_closed(make_gateway: Callable[..., RunningGateway]) -> None:
     running = make_gateway(new_access(), bounds=Bounds(handshake_seconds=1.0))
     gateway = running.gateway
 
@@ -104,33 +104,33 @@ def test_a_client_that_dawdles_over_its_login_is_cut_off(make_gateway: Callable[
         finally:
             writer.close()
 
-    answered = asyncio.run(dawdle())
+    received = asyncio.run(dawdle())
 
-    assert answered == b""
+    assert received == b""
     assert gateway.denials[Denial.HANDSHAKE_SLOW] == 1
     gateway.settings = replace(gateway.settings, bounds=Bounds())  # a login may take longer than a second
     assert asyncio.run(serves(running.accesses[0]))
 
 
-def test_wrong_secrets_are_refused_and_too_many_of_them_unheard(
+def test_wrong_secrets_are_refused_and_too_many_lock_the_address_out(
     make_gateway: Callable[..., RunningGateway],
 ) -> None:
     running = make_gateway(new_access(), bounds=Bounds(failed_logins_per_address=3))
     access = running.accesses[0]
 
     async def try_all() -> list[str]:
-        said = []
+        reasons = []
         for key, secret in ((access.key, "wrong"), ("NOSUCHKEY0000000", access.secret), (access.key, "")):
             try:
                 await Connection.open(*place(access), Security(Login(key, secret, Mechanism.PLAIN)))
             except LoginRefused as refused:
-                said.append(str(refused.facts["reason"]))
-        return said
+                reasons.append(str(refused.facts["reason"]))
+        return reasons
 
-    said = asyncio.run(try_all())
+    reasons = asyncio.run(try_all())
 
-    assert len(said) == 3
-    assert len(set(said)) == 1
+    assert len(reasons) == 3
+    assert len(set(reasons)) == 1
     with pytest.raises(PenstockError):
         asyncio.run(serves(access))
     assert running.gateway.denials[Denial.FAILED_LOGINS] >= 1
@@ -151,7 +151,7 @@ def test_a_revoked_key_loses_its_connections_and_others_keep_theirs(
         theirs = await Connection.open(*place(bob), bob.security())
         revoked = replace(ada.tenant, keys=())
         await asyncio.to_thread(
-            running.do, lambda: running.gateway.take_over(with_tenants(running, revoked, bob.tenant))
+            running.do, lambda: running.gateway.apply_config(with_tenants(running, revoked, bob.tenant))
         )
         with pytest.raises(PenstockError):
             await mine.call("DescribeCluster", {})
@@ -166,7 +166,7 @@ def test_a_revoked_key_loses_its_connections_and_others_keep_theirs(
     assert running.gateway.denials[Denial.KEY_REVOKED] == 1
 
 
-def test_a_tenant_beyond_its_connections_or_outside_its_networks_is_refused(
+def test_connections_beyond_the_limit_or_outside_the_networks_are_refused(
     make_gateway: Callable[..., RunningGateway],
 ) -> None:
     import ipaddress
@@ -177,7 +177,7 @@ def test_a_tenant_beyond_its_connections_or_outside_its_networks_is_refused(
 
     async def scenario() -> None:
         async with await Connection.open(*place(small), small.security()):
-            with pytest.raises(ConnectionLost):  # which clients try again, unlike a refused login
+            with pytest.raises(ConnectionLost):  # which clients retry, unlike a refused login
                 await Connection.open(*place(small), small.security())
         with pytest.raises(LoginRefused):
             await Connection.open(*place(remote), remote.security())
@@ -187,24 +187,24 @@ def test_a_tenant_beyond_its_connections_or_outside_its_networks_is_refused(
     assert running.gateway.denials[Denial.TENANT_FULL] == 1
     assert running.gateway.denials[Denial.NETWORK_RULE] == 1
     wait_for(lambda: not running.gateway.sessions, what="the sessions to end")
-    door = running.gateway.doorkeeper
+    door = running.gateway.admission
     assert running.do(lambda: (door.open, door.half_open)) == (0, 0)
 
 
 async def led_by_the_first_broker(connection: Connection, topic: str) -> None:
-    """Make a topic that the first broker leads, and wait until it does."""
+    """Create a topic led by the first broker, and wait until it is."""
     placed = [{"PartitionIndex": 0, "BrokerIds": [1, 2, 3]}]
-    asked = {"Name": topic, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
-    body = {"Topics": [asked | {"Assignments": placed}], "TimeoutMs": 10_000}
+    requested = {"Name": topic, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
+    body = {"Topics": [requested | {"Assignments": placed}], "TimeoutMs": 10_000}
     made = await connection.call("CreateTopics", body)
     assert made["Topics"][0]["ErrorCode"] == 0
     leader = -1
     while leader != 1:
-        answer = await connection.call("Metadata", {"Topics": [{"Name": topic}]}, version=9)
-        leader = next((p["LeaderId"] for p in answer["Topics"][0]["Partitions"]), -1)
+        response = await connection.call("Metadata", {"Topics": [{"Name": topic}]}, version=9)
+        leader = next((p["LeaderId"] for p in response["Topics"][0]["Partitions"]), -1)
 
 
-def test_draining_answers_what_is_in_flight_and_takes_nothing_new(
+def test_draining_completes_what_is_in_flight_and_accepts_nothing_new(
     make_gateway: Callable[..., RunningGateway], unique: Callable[[str], str]
 ) -> None:
     running = make_gateway(new_access())
@@ -214,56 +214,56 @@ def test_draining_answers_what_is_in_flight_and_takes_nothing_new(
     async def scenario() -> dict[str, object]:
         connection = await Connection.open(*place(access), access.security())
         await led_by_the_first_broker(connection, topic)
-        place_of_it = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1000}
-        poll = {"MaxWaitMs": 1500, "MinBytes": 1, "MaxBytes": 1000}
-        poll["Topics"] = [{"Topic": topic, "Partitions": [place_of_it]}]
-        asked = asyncio.create_task(connection.call("Fetch", poll, version=12))
-        while not any(s.waiting for s in running.gateway.sessions.values()):
+        partition = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1000}
+        topics = [{"Topic": topic, "Partitions": [partition]}]
+        poll = {"MaxWaitMs": 1500, "MinBytes": 1, "MaxBytes": 1000, "Topics": topics}
+        requested = asyncio.create_task(connection.call("Fetch", poll, version=12))
+        while not any(s.in_flight for s in running.gateway.sessions.values()):
             await asyncio.sleep(0.01)
-            if asked.done():  # a leader that has just become one may say no at once
-                asked = asyncio.create_task(connection.call("Fetch", poll, version=12))
+            if requested.done():  # a newly elected leader may refuse at once
+                requested = asyncio.create_task(connection.call("Fetch", poll, version=12))
         draining = asyncio.run_coroutine_threadsafe(running.gateway.drain(), running.loop)
-        answer = await asked
+        response = await requested
         await asyncio.to_thread(draining.result, 20)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*place(access))
         await connection.close()
-        return answer
+        return response
 
-    answer = asyncio.run(scenario())
+    response = asyncio.run(scenario())
 
-    assert answer["ErrorCode"] == 0
-    assert answer["Responses"]
+    assert response["ErrorCode"] == 0
+    assert response["Responses"]
     assert not running.gateway.sessions
 
 
-def test_a_reader_that_does_not_read_costs_bounded_memory(
+def test_a_client_that_does_not_read_costs_bounded_memory(
     make_gateway: Callable[..., RunningGateway],
 ) -> None:
     running = make_gateway(new_access(), bounds=Bounds(write_buffer_bytes_max=64 * 1024))
     access = running.accesses[0]
-    asking = encode_request(Request("DescribeCluster", 0, 5, "x" * 100, {})) * 16  # as long as the answers
+    requests = encode_request(Request("DescribeCluster", 0, 5, "x" * 100, {})) * 16  # as long as responses
 
     async def scenario() -> tuple[int, int]:
         _, writer = await raw_login(access)
-        # Else the kernel would hold the answers to all of it: it grows its buffers to many megabytes.
+        # Else the kernel would buffer all responses: it grows its buffers to many megabytes.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]  # from here on nobody reads
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # no longer read
         sent = 0
-        while sent < 64 << 20 and await _drained(writer, asking):
-            sent += len(asking)
-        held = await asyncio.to_thread(running.do, lambda: _held(running))
+        while sent < 64 << 20 and await _drained(writer, requests):
+            sent += len(requests)
+        held = await asyncio.to_thread(running.do, lambda: _buffered(running))
         writer.transport.abort()
         return sent, held
 
     sent, held = asyncio.run(scenario())
 
-    assert sent < 64 << 20  # the client was made to wait
+    assert sent < 64 << 20  # the client was paused
     assert held < 4 << 20
 
 
 async def _drained(writer: asyncio.StreamWriter, data: bytes) -> bool:
-    """Sent, and somebody took it within two seconds?"""
+    """Whether the bytes were sent within two seconds."""
     try:
         async with asyncio.timeout(2):
             writer.write(data)
@@ -273,8 +273,8 @@ async def _drained(writer: asyncio.StreamWriter, data: bytes) -> bool:
     return True
 
 
-def _held(running: RunningGateway) -> int:
-    """Bytes that the gateway holds for its sessions."""
+def _buffered(running: RunningGateway) -> int:
+    """Bytes that the gateway buffers for its sessions."""
     total = 0
     for session in running.gateway.sessions.values():
         total += session.requests.held_bytes + session.responses.held_bytes
@@ -283,7 +283,7 @@ def _held(running: RunningGateway) -> int:
     return total
 
 
-def test_a_gateway_ends_when_the_brokers_connections_have(
+def test_a_gateway_stops_after_its_broker_connections(
     make_gateway: Callable[..., RunningGateway],
 ) -> None:
     running = make_gateway(new_access())

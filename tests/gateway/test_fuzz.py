@@ -1,4 +1,4 @@
-"""Frames that are nearly right: the connection is closed or refused, the process steady, others unharmed."""
+"""Mutated frames: the connection is closed or refused, and the process and other tenants are unharmed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 from penstock.gateway.admission import Denial
 from penstock.gateway.apis import Treatment
 from penstock.gateway.config import TenantLimits
-from penstock.gateway.dialogue import decoded
+from penstock.gateway.connection_states import State
+from penstock.gateway.local_requests import decoded
 from penstock.gateway.settings import Bounds
-from penstock.gateway.states import State
 from penstock.kafka.connection import Connection
 from penstock.model.errors import PenstockError
 from penstock.wire.frames import Request, encode_request
@@ -30,35 +30,35 @@ from tests.gateway.test_attacks import Victim, snapshot, victim
 from tests.gateway.test_endurance import place, serves
 from tests.gateway.test_slots import CHOICES, FOREIGN_ID, OWN
 from tests.gateway.wires import quiet_gateway, serving_session
-from tests.ground.fleet import wait_for
-from tests.ground.gateway import new_access, raw_login
+from tests.harness.fleet import wait_for
+from tests.harness.gateway import new_access, raw_login
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.ground.fleet import Fleet
-    from tests.ground.gateway import Access, RunningGateway
+    from tests.harness.fleet import Fleet
+    from tests.harness.gateway import Access, RunningGateway
 
 __all__ = ["victim"]
 
 WIDE_OPEN = Bounds(attempts_per_address_per_second=1e6, failed_logins_per_address=10**9, half_open_max=10**6)
 UNLIMITED = TenantLimits(connections_max=10**6, connection_attempts_per_second=1e6)
 FRAMES_A_CONNECTION = 8
-FRAMES_A_CONNECTION_SOAKED = 48  # a login costs more than they do
+FRAMES_A_CONNECTION_SOAKED = 48  # a login costs more than these
 FUZZED_FRAMES = int(os.environ.get("SOAK_FRAMES", "1000000"))
-CROWD, CROWDS = 1_000, 10  # connections at once, and how often they come
+CROWD, CROWDS = 1_000, 10  # connections at once, and rounds of them
 LOGINS_AT_ONCE = 20
-PATIENCE_SECONDS = 60.0  # for a login, on a machine that has other work
+PATIENCE_SECONDS = 60.0  # for a login, on a busy machine
 EVERYTHING = frozenset(Treatment) - {Treatment.REFUSED}
 CONNECTIONS_AT_ONCE = 8
-# A bit more in a count of partitions would keep a real cluster busy for minutes.
+# One more bit in a count of partitions would keep a real cluster busy for minutes.
 COSTLY = frozenset(("CreateTopics", "CreatePartitions"))
 GROWTH_BYTES_MAX = 64 << 20
-MORE_MAX = 8  # descriptors and tasks: the platform's own connections to brokers come and go
+MORE_MAX = 8  # descriptors and tasks: the platform's own broker connections come and go
 
 
 def mutated(luck: random.Random, frame: bytes) -> bytes:
-    """A frame with a few bytes changed, cut out or put in; its size is right, mostly."""
+    """A frame with a few bytes changed, removed or inserted; its size is mostly right."""
     data = bytearray(frame)
     for _ in range(luck.choice((1, 1, 2, 5))):
         place = luck.randrange(4, len(data)) if len(data) > 4 else 0
@@ -83,7 +83,7 @@ def mutated(luck: random.Random, frame: bytes) -> bytes:
 
 @cache
 def whole_frames(chosen: Chosen, *, live: bool) -> list[bytes]:
-    """One of each API in each version, as it should be; without a platform none that needs it."""
+    """One valid request of each API and version; without a platform, none that needs it."""
     return [
         encode_request(Request(api, version, 7, "c", body_of(api, version, chosen)))
         for api, version in (served(EVERYTHING) if live else served())
@@ -94,14 +94,14 @@ def whole_frames(chosen: Chosen, *, live: bool) -> list[bytes]:
 def frames(
     luck: random.Random, chosen: Chosen, *, live: bool, most: int = FRAMES_A_CONNECTION
 ) -> list[bytes]:
-    """Some frames, each nearly right, of APIs and versions by chance."""
+    """Some mutated frames of random APIs and versions."""
     whole = whole_frames(chosen, live=live)
     count = luck.randrange(1, most + 1)
     return [mutated(luck, one) if luck.random() < 0.8 else one for one in luck.choices(whole, k=count)]
 
 
 def pieces(luck: random.Random, data: bytes) -> list[bytes]:
-    """As a network may deliver it: at once, or cut anywhere."""
+    """The bytes as a network may deliver them: at once, or cut anywhere."""
     cuts = sorted(luck.randint(0, len(data)) for _ in range(luck.choice((0, 0, 1, 3))))
     return [data[start:end] for start, end in pairwise((0, *cuts, len(data)))]
 
@@ -113,7 +113,7 @@ class Passed:
 
 
 async def pass_on(luck: random.Random, connections: int, most: int) -> Passed:
-    """Nearly right frames, some on each connection: whatever reaches the broker names its sender's own."""
+    """Mutated frames, some on each connection: whatever reaches the broker has the sender's prefix."""
     gateway, passed = quiet_gateway(Bounds()), Passed()
     for _ in range(connections):
         session, client, broker = serving_session(gateway)
@@ -122,7 +122,7 @@ async def pass_on(luck: random.Random, connections: int, most: int) -> Passed:
             if not client.closed:
                 session.data_received(piece)
         await asyncio.sleep(0)
-        session.dialogue.stop()
+        session.local_requests.stop()
 
         passed.closed += session.life.state is State.CLOSED
         assert (session.life.state is State.CLOSED) == client.closed
@@ -138,7 +138,7 @@ async def pass_on(luck: random.Random, connections: int, most: int) -> Passed:
     return passed
 
 
-async def test_no_nearly_right_frame_takes_a_foreign_name_to_the_broker() -> None:
+async def test_no_mutated_frame_takes_another_tenants_name_to_the_broker() -> None:
     passed = await pass_on(random.Random(7), 250, FRAMES_A_CONNECTION)
 
     assert passed.read > 40
@@ -147,8 +147,8 @@ async def test_no_nearly_right_frame_takes_a_foreign_name_to_the_broker() -> Non
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-async def test_a_million_frames_that_are_all_looked_at_take_no_foreign_name_to_the_broker() -> None:
-    """Each on a connection of its own: behind the first that cannot be read none is looked at."""
+async def test_a_million_mutated_frames_take_no_other_tenants_name_to_the_broker() -> None:
+    """Each on a separate connection: frames after the first unreadable one are not parsed."""
     seed = random.randrange(10**9)
     passed = await pass_on(random.Random(seed), FUZZED_FRAMES, 1)
 
@@ -164,8 +164,9 @@ class Fuzzed:
 
 
 async def fuzz(access: Access, seed: int, count: int, most: int = FRAMES_A_CONNECTION) -> Fuzzed:
-    """So many frames, a few connections at once; what was sent in all."""
-    chosen = Chosen(*[access.prefix + "orders"] * 3, FOREIGN_ID, ".*", f"User:{access.account}")
+    """Send so many frames on a few connections at once; returns what was sent in total."""
+    name = access.prefix + "orders"
+    chosen = Chosen(name, name, name, FOREIGN_ID, ".*", f"User:{access.account}")
     sent = Fuzzed()
 
     async def one(luck: random.Random) -> None:
@@ -180,7 +181,7 @@ async def fuzz(access: Access, seed: int, count: int, most: int = FRAMES_A_CONNE
                 while await reader.read(1 << 16):
                     pass
         except (TimeoutError, ConnectionError):
-            pass  # it waits for the rest of a frame, or was cut off
+            pass  # it waits for the rest of a frame, or was closed
         finally:
             writer.transport.abort()
 
@@ -195,24 +196,24 @@ async def fuzz(access: Access, seed: int, count: int, most: int = FRAMES_A_CONNE
 
 @contextlib.asynccontextmanager
 async def bystander(access: Access) -> AsyncIterator[list[float]]:
-    """Another tenant's connection that is asked again and again, and has to answer all the while."""
-    answered: list[float] = []
+    """Another tenant's connection, which must respond to repeated requests all the while."""
+    responded_at: list[float] = []
 
     async def ask() -> None:
         async with await Connection.open(*place(access), access.security()) as connection:
             while True:
-                answer = await connection.call("DescribeCluster", {})
-                assert answer["ClusterId"] == access.tenant.id
-                answered.append(time.monotonic())
+                response = await connection.call("DescribeCluster", {})
+                assert response["ClusterId"] == access.tenant.id
+                responded_at.append(time.monotonic())
                 await asyncio.sleep(0.1)
 
-    asking = asyncio.create_task(ask())
+    requesting = asyncio.create_task(ask())
     try:
-        yield answered
+        yield responded_at
     finally:
-        failed = asking.done()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=not failed)
+        failed = requesting.done()
+        requesting.cancel()
+        await asyncio.gather(requesting, return_exceptions=not failed)
 
 
 async def attack(
@@ -222,7 +223,7 @@ async def attack(
     count: int,
     most: int = FRAMES_A_CONNECTION,
 ) -> None:
-    """As a tenant of its own: the rules of access are among what it may ruin for itself."""
+    """As a separate tenant, since it may ruin its own ACLs."""
     running = make_gateway(new_access(limits=UNLIMITED), victim.access, bounds=WIDE_OPEN)
     attacker, neighbour = running.accesses
     before = await snapshot(fleet, victim)
@@ -230,14 +231,14 @@ async def attack(
     await quiet(running)
     steady = held(running)
 
-    async with bystander(neighbour) as answered:
+    async with bystander(neighbour) as responded_at:
         sent = await fuzz(attacker, random.randrange(10**9), count, most)
 
-    # The first frame that cannot be read ends its connection, and those behind it are not looked at.
+    # The first unreadable frame ends its connection, and those after it are not parsed.
     read = running.gateway.usage[attacker.tenant.id].requests
     closed = running.gateway.denials[Denial.MALFORMED] + running.gateway.denials[Denial.TOO_LARGE]
     print(f"{sent.frames} frames on {sent.connections} connections: {read} were read, {closed} closed theirs")
-    assert answered
+    assert responded_at
     assert sent.frames >= count
     assert await serves(neighbour)
     assert await serves(attacker)
@@ -247,7 +248,7 @@ async def attack(
 
 
 @pytest.mark.kafka
-async def test_a_live_gateway_stays_steady_under_frames_that_are_nearly_right(
+async def test_a_live_gateway_survives_mutated_frames(
     fleet: Fleet, victim: Victim, make_gateway: Callable[..., RunningGateway]
 ) -> None:
     await attack(fleet, victim, make_gateway, 700)
@@ -256,7 +257,7 @@ async def test_a_live_gateway_stays_steady_under_frames_that_are_nearly_right(
 @pytest.mark.soak
 @pytest.mark.kafka
 @pytest.mark.timeout(3600)
-async def test_a_million_frames_that_are_nearly_right(
+async def test_a_live_gateway_survives_a_million_mutated_frames(
     fleet: Fleet, victim: Victim, make_gateway: Callable[..., RunningGateway]
 ) -> None:
     await attack(fleet, victim, make_gateway, FUZZED_FRAMES, FRAMES_A_CONNECTION_SOAKED)
@@ -275,27 +276,27 @@ async def test_a_thousand_connections_open_and_close_and_leave_nothing_behind(
         bounds=replace(WIDE_OPEN, handshake_seconds=PATIENCE_SECONDS),
     )
     crowd, neighbour = running.accesses
-    await come_and_go(running, crowd)  # what is made once and kept, is made
+    await come_and_go(running, crowd)  # caches are filled by now
     steady = held(running)
 
-    async with bystander(neighbour) as answered:
+    async with bystander(neighbour) as responded_at:
         for _ in range(CROWDS):
             await come_and_go(running, crowd)
 
-    assert answered
+    assert responded_at
     await quiet(running)
     assert_steady(steady, held(running))
 
 
 async def come_and_go(running: RunningGateway, access: Access) -> None:
-    """All are there at once, each is served; half of them say goodbye, the others are just gone."""
+    """All are open at once and each is served; half of them close, the others are aborted."""
     logins = asyncio.Semaphore(LOGINS_AT_ONCE)
 
     async def come() -> Connection:
         async with logins:
             connection = await Connection.open(*place(access), access.security(), timeout=PATIENCE_SECONDS)
-            answer = await connection.call("DescribeCluster", {}, timeout=PATIENCE_SECONDS)
-        assert answer["ClusterId"] == access.tenant.id
+            response = await connection.call("DescribeCluster", {}, timeout=PATIENCE_SECONDS)
+        assert response["ClusterId"] == access.tenant.id
         return connection
 
     crowd = await asyncio.gather(*(come() for _ in range(CROWD)))
@@ -310,7 +311,7 @@ async def come_and_go(running: RunningGateway, access: Access) -> None:
 
 @dataclass(frozen=True)
 class Held:
-    """What this process has, in which the gateway and its clients are."""
+    """The resources of this process, which holds the gateway and its clients."""
 
     bytes: int
     descriptors: int
@@ -332,8 +333,8 @@ def assert_steady(before: Held, after: Held) -> None:
 
 
 async def quiet(running: RunningGateway) -> None:
-    """Nobody is connected any more, on either side."""
+    """No connection is left on either side."""
     gateway = running.gateway
     await asyncio.to_thread(wait_for, lambda: not gateway.sessions, what="the connections to be gone")
     await asyncio.to_thread(wait_for, gateway._empty.is_set, what="the brokers' connections to be gone")
-    assert gateway.doorkeeper.open == gateway.doorkeeper.half_open == 0
+    assert gateway.admission.open == gateway.admission.half_open == 0

@@ -1,4 +1,4 @@
-"""The newer kinds of groups, and what is told of transactions: as in a cluster of one's own."""
+"""The newer group protocols, and listed transactions, as in a dedicated cluster."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from penstock.kafka.connection import Connection
-from penstock.wire.codes import Code
+from penstock.wire.error_codes import Code
 from tests.gateway.test_librdkafka import SECONDS, admin, create, produce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = pytest.mark.kafka
 
@@ -28,7 +28,7 @@ def test_java_consumers_by_pattern_and_in_share_groups_stay_in_their_own_cluster
 
     printed = java("NewGroups", ada.bootstrap, topic, group, ada.key, ada.secret, bob.key, bob.secret)
 
-    # name | values | type and topics | values shared | share group | listed, listed | foreign names
+    # name | values | type and topics | values shared | share group | listed, listed | other tenants' names
     lines = [line.split("|") for line in printed.splitlines() if "|" in line]
     for line, name in zip(lines, ("t0", "t1"), strict=True):
         values = ",".join(f"{name}-{n}" for n in range(10))
@@ -53,22 +53,22 @@ def test_librdkafka_consumes_by_kip_848_by_name_and_by_pattern(
         produce(access, topic, [f"{name}-{n}" for n in range(10)])
 
     for access, name in ((ada, "ada"), (bob, "bob")):
-        for number, wanted in enumerate((topic, f"^{topic[:-3]}.*")):
+        for number, subscribed in enumerate((topic, f"^{topic[:-3]}.*")):
             config = access.client_config(group_id=unique(f"g{number}"), group_protocol="consumer")
             consumer = Consumer(config | {"auto.offset.reset": "earliest"})
-            consumer.subscribe([wanted])
-            values = set()
+            consumer.subscribe([subscribed])
+            values: set[bytes | None] = set()
             while len(values) < 10:
                 message = consumer.poll(SECONDS)
                 assert message is not None
                 assert message.error() is None, message.error()
-                values.add(message.value().decode())
+                values.add(message.value())
             consumer.close()
 
-            assert values == {f"{name}-{n}" for n in range(10)}
+            assert values == {f"{name}-{n}".encode() for n in range(10)}
 
 
-async def test_a_pattern_that_reaches_past_the_prefix_is_refused_in_kafkas_own_words(
+async def test_a_pattern_that_reaches_past_the_prefix_is_refused_with_kafkas_error(
     bob: Access, unique: Callable[[str], str]
 ) -> None:
     host, port = bob.bootstrap.split(",")[0].split(":")
@@ -83,9 +83,9 @@ async def test_a_pattern_that_reaches_past_the_prefix_is_refused_in_kafkas_own_w
             "TopicPartitions": [],
         }
 
-        answer = await connection.call("ConsumerGroupHeartbeat", body, version=1)
+        response = await connection.call("ConsumerGroupHeartbeat", body, version=1)
 
-    assert answer["ErrorCode"] == Code.INVALID_REGULAR_EXPRESSION
+    assert response["ErrorCode"] == Code.INVALID_REGULAR_EXPRESSION
 
 
 def test_transactions_are_listed_and_described_to_their_own_tenant(
@@ -105,15 +105,15 @@ def test_transactions_are_listed_and_described_to_their_own_tenant(
 
     assert (writer, "Ongoing", [topic]) in listed[ada.key]
     assert all(writer not in row[0] for row in listed[bob.key])
-    assert len(set(producers[ada.key])) == 1  # every replica knows it
+    assert len(set(producers[ada.key])) == 1  # every replica has it
     assert producers[bob.key] == []
 
 
 def transactions(access: Access) -> list[tuple[str, str, list[str]]]:
-    """Every transaction that any of the brokers tells of: id, state, topics."""
+    """Every transaction that any broker lists: id, state, topics."""
 
     async def ask() -> list[tuple[str, str, list[str]]]:
-        found = []
+        rows = []
         for place in access.bootstrap.split(","):
             host, port = place.split(":")
             async with await Connection.open(host, int(port), access.security()) as connection:
@@ -125,29 +125,29 @@ def transactions(access: Access) -> list[tuple[str, str, list[str]]]:
                 )
                 for row in described["TransactionStates"]:
                     topics = [topic["Topic"] for topic in row["Topics"]]
-                    found.append((row["TransactionalId"], row["TransactionState"], topics))
-        return found
+                    rows.append((row["TransactionalId"], row["TransactionState"], topics))
+        return rows
 
     return asyncio.run(ask())
 
 
 def active_producers(access: Access, topic: str) -> list[int]:
     async def ask() -> list[int]:
-        found = []
+        rows = []
         for place in access.bootstrap.split(","):
             host, port = place.split(":")
             async with await Connection.open(host, int(port), access.security()) as connection:
                 body = {"Topics": [{"Name": topic, "PartitionIndexes": [0]}]}
-                answer = await connection.call("DescribeProducers", body, version=0)
-                for row in answer["Topics"][0]["Partitions"]:
+                response = await connection.call("DescribeProducers", body, version=0)
+                for row in response["Topics"][0]["Partitions"]:
                     if row["ErrorCode"] == Code.NONE:
-                        found += [one["ProducerId"] for one in row["ActiveProducers"]]
-        return found
+                        rows += [one["ProducerId"] for one in row["ActiveProducers"]]
+        return rows
 
     return asyncio.run(ask())
 
 
-def test_an_admin_client_describes_a_group_of_the_new_kind(
+def test_an_admin_client_describes_a_group_of_the_consumer_protocol(
     ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("orders"), unique("readers")
@@ -166,11 +166,12 @@ def test_an_admin_client_describes_a_group_of_the_new_kind(
     assert group not in {listing.group_id for listing in others.valid}
 
 
-def test_a_group_goes_from_the_classic_protocol_to_the_newer_one_and_back(
+def test_a_group_moves_between_the_classic_and_the_consumer_protocol(
     ada: Access, unique: Callable[[str], str]
 ) -> None:
-    """While both kinds of members are in it, the coordinator itself reads and writes what classic members
-    say of their topics (KIP-848), so by the broker's names."""
+    """While a group has both kinds of members, the coordinator itself reads and writes classic members'
+    subscriptions (KIP-848), so with the broker's names.
+    """
     topic, group = unique("orders"), unique("readers")
     create(ada, topic, partitions=4)
 
@@ -182,7 +183,7 @@ def test_a_group_goes_from_the_classic_protocol_to_the_newer_one_and_back(
         return made
 
     def shared(*members: Consumer) -> None:
-        """Each has its part."""
+        """Each member has its share."""
         deadline = time.monotonic() + 4 * SECONDS
         parts = [0]
         while parts != [4 // len(members)] * len(members):
@@ -216,4 +217,4 @@ def test_a_group_goes_from_the_classic_protocol_to_the_newer_one_and_back(
 def kind_of(access: Access, group: str) -> str:
     client = admin(access)
     listed = client.list_consumer_groups().result(SECONDS).valid
-    return next(one.type.name for one in listed if one.group_id == group)
+    return str(next(one.type.name for one in listed if one.group_id == group))

@@ -1,4 +1,4 @@
-"""The Java clients as two tenants at once, with their own defaults, and Kafka's own tools."""
+"""The Java clients as two tenants at once, with default settings, and Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = pytest.mark.kafka
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -24,7 +24,7 @@ def test_java_clients_of_two_tenants_work_at_once_under_the_same_names(
 
     printed = java("TwoTenants", ada.bootstrap, topic, group, ada.key, ada.secret, bob.key, bob.secret)
 
-    # name | values | own topic listed | own group listed | partitions | committed | cluster | foreign names
+    # name | values | own topic listed | own group listed | partitions | committed | cluster | others' names
     lines = [line.split("|") for line in printed.splitlines() if "|" in line]
     for line, access, name in zip(lines, (ada, bob), ("t0", "t1"), strict=True):
         assert line[:2] == [name, ",".join(f"{name}-{n}" for n in range(10))]

@@ -1,4 +1,4 @@
-"""kafka-python as two tenants: another implementation, other versions, the same cluster of one's own."""
+"""kafka-python as two tenants with the same names: another implementation, with other versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = pytest.mark.kafka
 

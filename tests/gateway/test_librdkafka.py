@@ -1,4 +1,4 @@
-"""confluent-kafka as two tenants with the same names at once: what is there, and what is not."""
+"""confluent-kafka as two tenants with the same names at once: what each sees, and what it does not."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from tests.ground.fleet import wait_for
-from tests.ground.gateway import known_everywhere
+from tests.harness.fleet import wait_for
+from tests.harness.gateway import wait_for_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.fleet import Fleet
-    from tests.ground.gateway import Access
+    from tests.harness.fleet import Fleet
+    from tests.harness.gateway import Access
 
 pytestmark = pytest.mark.kafka
 SECONDS = 30.0
@@ -38,33 +38,33 @@ def create(access: Access, *topics: str, partitions: int = 2) -> None:
     futures = client.create_topics([NewTopic(name, partitions, 3) for name in topics])
     for name, future in futures.items():
         future.result(SECONDS)
-        asyncio.run(known_everywhere(access, name))
+        asyncio.run(wait_for_topic(access, name))
 
 
 def watermarks(access: Access, topic: str) -> tuple[int, int]:
-    """First offset and end of partition 0."""
+    """First and end offset of partition 0."""
     consumer = Consumer(access.client_config(group_id="unused"))
-    found: tuple[int, int] = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=SECONDS)
+    offsets: tuple[int, int] = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=SECONDS)
     consumer.close()
-    return found
+    return offsets
 
 
 def produce(access: Access, topic: str, values: list[str], *, partition: int = -1, **config: object) -> None:
     producer = Producer(access.client_config(linger_ms=0, **config))
-    failures: list[Any] = []
+    errors: list[Any] = []
     for value in values:
         producer.produce(
             topic,
             value.encode(),
             partition=partition,
-            on_delivery=lambda error, _: error and failures.append(error),
+            on_delivery=lambda error, _: errors.append(error),
         )
     assert producer.flush(SECONDS) == 0
-    assert not failures
+    assert not any(errors)
 
 
 def consume(access: Access, topics: list[str], group: str, count: int, **config: object) -> list[str]:
-    """So many values, offsets committed. What else is there would come before the group is at its end."""
+    """Read so many values and commit. Any other record would come before the end of the partitions."""
     consumer = Consumer(
         access.client_config(group_id=group, auto_offset_reset="earliest", enable_auto_commit=False, **config)
     )
@@ -74,14 +74,14 @@ def consume(access: Access, topics: list[str], group: str, count: int, **config:
         message = consumer.poll(SECONDS)
         assert message is not None, f"{len(values)} of {count} came"
         assert message.error() is None, message.error()
-        values.append(message.value().decode())
+        values.append((message.value() or b"").decode())
     consumer.commit(asynchronous=False)
     consumer.close()
     return sorted(values)
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_two_tenants_with_one_topic_name_have_each_their_own_records(
+def test_two_tenants_with_the_same_topic_name_have_separate_records(
     ada: Access, bob: Access, unique: Callable[[str], str], acks: object
 ) -> None:
     topic, group = unique("orders"), unique("readers")
@@ -95,7 +95,7 @@ def test_two_tenants_with_one_topic_name_have_each_their_own_records(
     assert consume(bob, [topic], group, 20) == sorted(f"bob-{n}" for n in range(20))
 
 
-def test_metadata_shows_own_topics_and_the_gateways_addresses_alone(
+def test_metadata_shows_only_the_tenants_topics_and_the_gateways_addresses(
     ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     mine, theirs = unique("mine"), unique("theirs")
@@ -108,7 +108,7 @@ def test_metadata_shows_own_topics_and_the_gateways_addresses_alone(
     assert mine in seen.topics
     assert theirs not in seen.topics
     assert not any(name.startswith(("lkc-", "_")) for name in seen.topics)
-    assert seen.cluster_id == ada.tenant.id
+    assert str(seen.cluster_id) == ada.tenant.id
     offered = set(ada.bootstrap.split(","))
     assert {f"{broker.host}:{broker.port}" for broker in seen.brokers.values()} == offered
 
@@ -136,7 +136,7 @@ def test_a_transaction_commits_records_and_offsets_or_neither(
 def copy_in_transactions(
     access: Access, source: str, target: str, group: str, writer: str, count: int
 ) -> None:
-    """Copy with one transaction that is aborted and one that is committed."""
+    """Copy with one aborted and one committed transaction."""
     consumer = Consumer(
         access.client_config(group_id=group, auto_offset_reset="earliest", enable_auto_commit=False)
     )
@@ -239,7 +239,7 @@ def test_admin_changes_partitions_settings_and_records_of_own_topics(
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
 
     client.create_partitions([NewPartitions(topic, 5)])[topic].result(SECONDS)
-    asyncio.run(known_everywhere(ada, topic, 5))
+    asyncio.run(wait_for_topic(ada, topic, 5))
     resource.add_incremental_config(
         ConfigEntry("retention.ms", "123456789", incremental_operation=AlterConfigOpType.SET)
     )
@@ -250,7 +250,7 @@ def test_admin_changes_partitions_settings_and_records_of_own_topics(
     def kept() -> Any:
         return client.describe_configs([resource])[resource].result(SECONDS)["retention.ms"].value
 
-    wait_for(lambda: kept() == "123456789", what="the setting")  # each broker hears of it by itself
+    wait_for(lambda: kept() == "123456789", what="the setting")  # each broker receives it by itself
     other = admin(bob)
     theirs = other.describe_configs([resource])[resource].result(SECONDS)
     assert theirs["retention.ms"].value != "123456789"

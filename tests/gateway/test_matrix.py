@@ -11,12 +11,12 @@ from tests.gateway.tables import JAVA
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = pytest.mark.kafka
 
 
-def test_every_method_of_javas_admin_client_does_what_the_table_says(
+def test_every_method_of_javas_admin_client_matches_the_table(
     java: Callable[..., str], ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     printed = java(

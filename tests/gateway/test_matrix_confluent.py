@@ -1,7 +1,7 @@
-"""confluent-kafka's admin client, method by method, as two tenants: what each comes to, in one table.
+"""Every method of confluent-kafka's admin client as two tenants, compared with the table.
 
-Run by `make test-peers`: where a group's coordinator answers with an error, this client has been
-seen to end the whole process with a segmentation fault.
+Run by `make test-peers`: when a group's coordinator returned an error, this client has ended the whole
+process with a segmentation fault.
 """
 
 from __future__ import annotations
@@ -35,32 +35,33 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
 )
 
-from tests.gateway.stories import SECONDS, Story, tell, with_the_uncalled
+from tests.gateway.admin_scenarios import SECONDS, AdminScenario, run_both, with_uncalled_methods
 from tests.gateway.tables import CONFLUENT
-from tests.ground.fleet import wait_for
+from tests.harness.fleet import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = [pytest.mark.kafka, pytest.mark.peers]
-ANY_RULE = AclBindingFilter(
-    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+_ANY: Any = None  # matches any name, principal and host
+ANY_ACL = AclBindingFilter(
+    ResourceType.ANY, _ANY, ResourcePatternType.ANY, _ANY, _ANY, AclOperation.ANY, AclPermissionType.ANY
 )
 
 
 def of(futures: Mapping[Any, Future[Any]]) -> Any:
-    """What the last of them came to; the first that failed is raised."""
+    """The result of the last future; the first failure is raised."""
     result = None
     for future in futures.values():
         result = future.result(SECONDS)
     return result
 
 
-class Librdkafkas(Story):
-    def told(self) -> None:
+class Librdkafkas(AdminScenario):
+    def run(self) -> None:
         self.client = AdminClient(self.access.client_config())
         self.topics()
         self.settings()
@@ -93,7 +94,8 @@ class Librdkafkas(Story):
             lambda: (
                 of(
                     client.list_offsets(
-                        {first: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED
+                        {first: OffsetSpec.latest()},  # type: ignore[no-untyped-call]  # confluent-kafka has no types here
+                        isolation_level=IsolationLevel.READ_UNCOMMITTED,
                     )
                 ).offset
             ),
@@ -124,10 +126,15 @@ class Librdkafkas(Story):
             )
 
         def described() -> str:
-            asked = [ConfigResource(ResourceType.TOPIC, self.topic), ConfigResource(ResourceType.BROKER, "1")]
-            found = {resource.name: future for resource, future in client.describe_configs(asked).items()}
-            kept = found[self.topic].result(SECONDS)["retention.ms"].value
-            return f"{kept}, {found['1'].result(SECONDS)['auto.create.topics.enable'].value}"
+            requested = [
+                ConfigResource(ResourceType.TOPIC, self.topic),
+                ConfigResource(ResourceType.BROKER, "1"),
+            ]
+            results = {
+                resource.name: future for resource, future in client.describe_configs(requested).items()
+            }
+            kept = results[self.topic].result(SECONDS)["retention.ms"].value
+            return f"{kept}, {results['1'].result(SECONDS)['auto.create.topics.enable'].value}"
 
         self.call("describe_configs", described)
 
@@ -147,19 +154,19 @@ class Librdkafkas(Story):
             ResourceType.TOPIC,
             self.topic,
             ResourcePatternType.LITERAL,
-            None,
-            None,
+            _ANY,
+            _ANY,
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
 
         def described() -> str:
-            found = client.describe_acls(ANY_RULE).result(SECONDS)
-            return f"{sorted({a.name for a in found})} of {len({a.principal for a in found})}"
+            results = client.describe_acls(ANY_ACL).result(SECONDS)
+            return f"{sorted({a.name for a in results})} of {len({a.principal for a in results})}"
 
         def deleted() -> int:
             gone: list[Any] = []
-            while not gone:  # rules reach each broker by itself
+            while not gone:  # ACLs reach each broker separately
                 gone = of(client.delete_acls([which]))
             return len(gone)
 
@@ -172,10 +179,10 @@ class Librdkafkas(Story):
         place = TopicPartition(self.topic, 0, 1)
 
         def committed(name: str) -> bool:
-            asked = ConsumerGroupTopicPartitions(name, [place])
-            (found,) = of(client.alter_consumer_group_offsets([asked])).topic_partitions
-            # A group's coordinator may have to load first; librdkafka tells, and does not ask again.
-            return found.error is None
+            requested = ConsumerGroupTopicPartitions(name, [place])
+            (results,) = of(client.alter_consumer_group_offsets([requested])).topic_partitions
+            # A group's coordinator may have to load first; librdkafka reports that and does not retry.
+            return results.error is None
 
         def altered() -> None:
             for name in (group, self.hermits):
@@ -214,10 +221,10 @@ class Librdkafkas(Story):
         self.call("cluster_id", lambda: client.cluster_id(SECONDS) == access.tenant.id)
 
         def described() -> str:
-            found = client.describe_cluster(include_authorized_operations=True).result(SECONDS)
-            assert found.cluster_id == access.tenant.id
-            assert {f"{node.host}:{node.port}" for node in found.nodes} == set(access.bootstrap.split(","))
-            return ", ".join(sorted(operation.name for operation in found.authorized_operations))
+            results = client.describe_cluster(include_authorized_operations=True).result(SECONDS)
+            assert results.cluster_id == access.tenant.id
+            assert {f"{node.host}:{node.port}" for node in results.nodes} == set(access.bootstrap.split(","))
+            return ", ".join(sorted(operation.name for operation in results.authorized_operations))
 
         self.call("describe_cluster", described)
         places = [TopicPartition(self.topic, 0)]
@@ -233,7 +240,7 @@ class Librdkafkas(Story):
         self.call("set_sasl_credentials", lambda: client.set_sasl_credentials(access.key, access.secret))
         self.call("poll", lambda: client.poll(0))
 
-    def ended(self) -> None:
+    def delete_everything(self) -> None:
         client = self.client
         self.call(
             "delete_consumer_groups", lambda: of(client.delete_consumer_groups([self.group, self.hermits]))
@@ -245,12 +252,12 @@ class Librdkafkas(Story):
         return {*self.client.list_topics(timeout=SECONDS).topics, *(one.group_id for one in groups)}
 
 
-def test_every_method_of_confluents_admin_client_does_what_the_table_says(
+def test_every_method_of_confluents_admin_client_matches_the_table(
     ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("orders"), unique("readers")
 
-    told = tell([Librdkafkas(access, topic, group, number) for number, access in enumerate((ada, bob))])
+    both = run_both([Librdkafkas(access, topic, group, number) for number, access in enumerate((ada, bob))])
 
-    for said in told:
-        assert with_the_uncalled(said, AdminClient) == CONFLUENT
+    for results in both:
+        assert with_uncalled_methods(results, AdminClient) == CONFLUENT

@@ -1,4 +1,4 @@
-"""kafka-python's admin client, method by method, as two tenants: what each comes to, in one table."""
+"""Every method of kafka-python's admin client as two tenants, compared with the table."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from kafka.errors import CoordinatorNotAvailableError
 from kafka.structs import OffsetAndMetadata, TopicPartition, TopicPartitionReplica
 
 from kafka import KafkaAdminClient, KafkaProducer
-from tests.gateway.stories import Story, tell, with_the_uncalled
+from tests.gateway.admin_scenarios import AdminScenario, run_both, with_uncalled_methods
 from tests.gateway.tables import KAFKA_PYTHON
 from tests.gateway.test_kafka_python import login
-from tests.ground.fleet import wait_for
+from tests.harness.fleet import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = pytest.mark.kafka
 RECORDS = 3
-ANY_RULE = ACLFilter(
+ANY_ACL = ACLFilter(
     None,
     None,
     ACLOperation.ANY,
@@ -47,19 +47,19 @@ ANY_RULE = ACLFilter(
 )
 
 
-def only(found: Any) -> Any:
+def only(result: Any) -> Any:
     """The one value of a mapping, or the one element."""
-    (value,) = found.values() if isinstance(found, dict) else found
+    (value,) = result.values() if isinstance(result, dict) else result
     return value
 
 
-def error(found: Any) -> str:
-    """Errors that are told, not raised, are classes or instances."""
-    return found.__name__ if isinstance(found, type) else type(found).__name__
+def error(result: Any) -> str:
+    """Errors that are returned instead of raised are classes or instances."""
+    return result.__name__ if isinstance(result, type) else type(result).__name__
 
 
-class KafkaPythons(Story):
-    def told(self) -> None:
+class KafkaPythons(AdminScenario):
+    def run(self) -> None:
         self.client = KafkaAdminClient(**login(self.access))
         self.first = TopicPartition(self.topic, 0)
         self.writer = f"{self.group}-writer"
@@ -102,13 +102,13 @@ class KafkaPythons(Story):
         )
 
         def sizes() -> str:
-            found = [
+            result = [
                 entry["name"]
                 for broker in client.describe_log_dirs(brokers=[1])
                 for place in broker["log_dirs"]
                 for entry in place["topics"]
             ]
-            return self.seen(found, topic, self.alone)
+            return self.seen(result, topic, self.alone)
 
         self.call("describe_log_dirs", sizes)
         replica = TopicPartitionReplica(topic, 0, 1)
@@ -122,17 +122,17 @@ class KafkaPythons(Story):
         def ours(configs: Any) -> list[ConfigResource]:
             return [ConfigResource(ConfigResourceType.TOPIC, self.topic, configs)]
 
-        def of(found: Any) -> Any:
-            return found["topic"][self.topic]
+        def of(result: Any) -> Any:
+            return result["topic"][self.topic]
 
         self.call("alter_configs", lambda: of(client.alter_configs(ours({"retention.ms": "60000"}))))
 
         def described() -> str:
             def value() -> str:
-                told = of(client.describe_configs(ours(["retention.ms"])))
-                return str(told.get("retention.ms", {}).get("value"))  # what is at its default is left out
+                settings = of(client.describe_configs(ours(["retention.ms"])))
+                return str(settings.get("retention.ms", {}).get("value"))  # defaults are left out
 
-            wait_for(lambda: value() == "60000", what="the setting")  # each broker hears of it by itself
+            wait_for(lambda: value() == "60000", what="the setting")  # settings reach each broker separately
             return value()
 
         self.call("describe_configs", described)
@@ -160,13 +160,13 @@ class KafkaPythons(Story):
         )
 
         def described() -> str:
-            found, _ = client.describe_acls(ANY_RULE)
-            names = sorted({rule.resource_pattern.resource_name for rule in found})
-            return f"{names} of {len({rule.principal for rule in found})}"
+            result, _ = client.describe_acls(ANY_ACL)
+            names = sorted({rule.resource_pattern.resource_name for rule in result})
+            return f"{names} of {len({rule.principal for rule in result})}"
 
         def deleted() -> int:
             gone: list[Any] = []
-            while not gone:  # rules reach each broker by itself
+            while not gone:  # ACLs reach each broker separately
                 ((_, gone, _),) = client.delete_acls([which])
             return len(gone)
 
@@ -179,7 +179,7 @@ class KafkaPythons(Story):
         place = {first: OffsetAndMetadata(1, "", -1)}
 
         def committed(name: str) -> bool:
-            # A group's coordinator may have to load first, of which kafka-python tells.
+            # A group's coordinator may have to load first, which kafka-python reports.
             try:
                 return error(only(client.alter_group_offsets(name, place))) == "NoError"
             except CoordinatorNotAvailableError:
@@ -225,9 +225,9 @@ class KafkaPythons(Story):
         client, access = self.client, self.access
 
         def described() -> bool:
-            found = client.describe_cluster()
-            places = {f"{broker['host']}:{broker['port']}" for broker in found["brokers"]}
-            return found["cluster_id"] == access.tenant.id and places == set(access.bootstrap.split(","))
+            result = client.describe_cluster()
+            places = {f"{broker['host']}:{broker['port']}" for broker in result["brokers"]}
+            return result["cluster_id"] == access.tenant.id and places == set(access.bootstrap.split(","))
 
         self.call("describe_cluster", described)
         self.call("describe_features", lambda: "metadata.version" in client.describe_features())
@@ -244,7 +244,7 @@ class KafkaPythons(Story):
         self.call("api_versions", lambda: bool(client.api_versions()))
         self.call("get_broker_version_data", lambda: client.get_broker_version_data(1) is not None)
 
-    def ended(self) -> None:
+    def delete_everything(self) -> None:
         client = self.client
         self.call(
             "delete_groups",
@@ -252,19 +252,19 @@ class KafkaPythons(Story):
         )
         self.call("delete_topics", lambda: client.delete_topics([self.topic, self.alone]) and None)
 
-    def closed(self) -> None:
+    def close(self) -> None:
         self.call("close", self.client.close)
 
     def names(self) -> set[str]:
         return {*self.client.list_topics(), *(one["group_id"] for one in self.client.list_groups())}
 
 
-def test_every_method_of_kafka_pythons_admin_client_does_what_the_table_says(
+def test_every_method_of_kafka_pythons_admin_client_matches_the_table(
     ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("orders"), unique("readers")
 
-    told = tell([KafkaPythons(access, topic, group, number) for number, access in enumerate((ada, bob))])
+    both = run_both([KafkaPythons(access, topic, group, number) for number, access in enumerate((ada, bob))])
 
-    for said in told:
-        assert with_the_uncalled(said, KafkaAdminClient) == KAFKA_PYTHON
+    for results in both:
+        assert with_uncalled_methods(results, KafkaAdminClient) == KAFKA_PYTHON

@@ -1,4 +1,4 @@
-"""franz-go, built here, as two tenants at once under the same names. It speaks the newest versions."""
+"""franz-go, built here, as two tenants with the same names at once. It uses the newest versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = [pytest.mark.peers, pytest.mark.kafka, pytest.mark.timeout(900)]
 BUILD_SECONDS_MAX = 800
@@ -38,7 +38,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def run(peer: Path, access: Access, name: str, **names: str) -> dict[str, Any]:
-    asked = {
+    request = {
         "bootstrap": access.bootstrap.split(","),
         "key": access.key,
         "secret": access.secret,
@@ -47,10 +47,10 @@ async def run(peer: Path, access: Access, name: str, **names: str) -> dict[str, 
     process = await asyncio.create_subprocess_exec(
         str(peer), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    out, err = await process.communicate(json.dumps(asked | names).encode())
+    out, err = await process.communicate(json.dumps(request | names).encode())
     assert process.returncode == 0, err.decode()
-    found: dict[str, Any] = json.loads(out)
-    return found
+    result: dict[str, Any] = json.loads(out)
+    return result
 
 
 async def test_franz_go_as_two_tenants_sees_each_its_own_cluster(
@@ -66,15 +66,15 @@ async def test_franz_go_as_two_tenants_sees_each_its_own_cluster(
         run(peer, bob, "bob", **names, foreign="none"),
     )
 
-    for access, name, found in ((ada, "ada", of_ada), (bob, "bob", of_bob)):
-        assert found["values"] == sorted(f"{name}-{n}" for n in range(10))
-        assert found["committed"] >= 10  # records, and the transactions' markers
-        assert found["cluster"] == access.tenant.id
-        assert set(found["brokers"]) == set(access.bootstrap.split(","))
-        assert topic in found["topics"]
-        assert group in found["groups"]
-        assert found["retention"] == "3600000"
-        assert not any(entry.startswith("lkc-") for entry in found["topics"] + found["groups"])
+    for access, name, result in ((ada, "ada", of_ada), (bob, "bob", of_bob)):
+        assert result["values"] == sorted(f"{name}-{n}" for n in range(10))
+        assert result["committed"] >= 10  # records, and the transactions' markers
+        assert result["cluster"] == access.tenant.id
+        assert set(result["brokers"]) == set(access.bootstrap.split(","))
+        assert topic in result["topics"]
+        assert group in result["groups"]
+        assert result["retention"] == "3600000"
+        assert not any(entry.startswith("lkc-") for entry in result["topics"] + result["groups"])
     assert alone["topic"] in of_bob["topics"]
     assert alone["topic"] not in of_ada["topics"]
     assert alone["group"] not in of_ada["groups"]

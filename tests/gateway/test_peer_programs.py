@@ -1,4 +1,4 @@
-"""What tenants run beside their clients: Kafka Streams, MirrorMaker, kcat. Each makes topics of its own."""
+"""What tenants run beside their clients: Kafka Streams, MirrorMaker, kcat. Each creates internal topics."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from penstock.fleet.jars import cache_directory, load_jars
 from penstock.fleet.java import find_java
 from tests.gateway.programs import PROGRAMS, SOURCES
 from tests.gateway.test_librdkafka import consume, create, produce
-from tests.ground.fleet import wait_for
+from tests.harness.fleet import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.ground.gateway import Access
+    from tests.harness.gateway import Access
 
 pytestmark = [pytest.mark.peers, pytest.mark.kafka, pytest.mark.timeout(900)]
 SECONDS = 30.0
 PROGRAM_SECONDS_MAX = 300
-HERE = Path(__file__).parent
+LOCAL = Path(__file__).parent
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx384m")
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """How to run a class with the jars of Streams and of MirrorMaker."""
+    """The command to run a class with the jars of Streams and MirrorMaker."""
     classes = tmp_path_factory.mktemp("programs")
     executable = find_java().executable
     jars = f"{load_jars(cache_directory(), PROGRAMS).directory}/*"
-    sources = [HERE / "Tenants.java", SOURCES / "WordCount.java"]
+    sources = [LOCAL / "Tenants.java", SOURCES / "WordCount.java"]
     compiled = subprocess.run(
         [executable.with_name("javac"), "-d", classes, "-cp", jars, *sources],
         capture_output=True,
@@ -60,7 +60,7 @@ def test_streams_count_words_for_two_tenants_under_the_same_names(
     )
 
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
-    # name | counted | in the store | threads | internal topics | own group listed | foreign names
+    # name | counted | in the store | threads | internal topics | own group listed | other tenants' names
     lines = [line.split("|") for line in done.stdout.splitlines() if "|" in line]
     for line, name in zip(lines, ("t0", "t1"), strict=True):
         assert line[:2] == [name, f"{{{name}=20, water=20}}"]
@@ -71,14 +71,14 @@ def test_streams_count_words_for_two_tenants_under_the_same_names(
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Processes that are told to end when the test is over, and have to."""
+    """Start processes that are stopped after the test, and must end."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def run(*command: str) -> Path:
-        said = tmp_path / "said"
-        with said.open("wb") as out:
+        output = tmp_path / "said"
+        with output.open("wb") as out:
             begun.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT))
-        return said
+        return output
 
     yield run
     for process in begun:
@@ -92,7 +92,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
 
 def mirror_properties(source: Access, target: Access, topic: str, group: str) -> str:
-    """One way, as its documentation has it; only the pace is quicker than by default."""
+    """One direction, as in its documentation, with shorter intervals than by default."""
     lines = [
         "clusters = source, target",
         "source->target.enabled = true",
@@ -129,22 +129,22 @@ def test_mirrormaker_copies_one_tenants_topic_to_anothers_cluster(
 ) -> None:
     topic, group = unique("orders"), unique("readers")
     create(ada, topic)
-    create(bob, topic)  # another's, of the same name
+    create(bob, topic)  # another tenant's, of the same name
     produce(ada, topic, [f"ada-{n}" for n in range(10)])
     produce(bob, topic, ["bob"])
     consume(ada, [topic], group, 10)
     properties = tmp_path / "mirror.properties"
     properties.write_text(mirror_properties(ada, bob, topic, group))
 
-    said = start(*program, "org.apache.kafka.connect.mirror.MirrorMaker", str(properties))
+    output = start(*program, "org.apache.kafka.connect.mirror.MirrorMaker", str(properties))
     copied = f"source.{topic}"
     client = AdminClient(bob.client_config())
 
-    def found() -> set[str]:
+    def topics_of_target() -> set[str]:
         return set(client.list_topics(timeout=SECONDS).topics)
 
     try:
-        wait_for(lambda: copied in found(), what="the copy", seconds=PROGRAM_SECONDS_MAX)
+        wait_for(lambda: copied in topics_of_target(), what="the copy", seconds=PROGRAM_SECONDS_MAX)
         assert consume(bob, [copied], unique("check"), 10) == sorted(f"ada-{n}" for n in range(10))
         wait_for(
             lambda: group in {one.group_id for one in client.list_consumer_groups().result(SECONDS).valid},
@@ -152,21 +152,21 @@ def test_mirrormaker_copies_one_tenants_topic_to_anothers_cluster(
             seconds=PROGRAM_SECONDS_MAX,
         )
     except BaseException:
-        print(said.read_text()[-8000:])
+        print(output.read_text()[-8000:])
         raise
     assert consume(bob, [topic], unique("check"), 1) == ["bob"]
-    assert {"source.checkpoints.internal", "mm2-offsets.source.internal"} <= found()
+    assert {"source.checkpoints.internal", "mm2-offsets.source.internal"} <= topics_of_target()
     assert (
         "mm2-offset-syncs.target.internal"
         in AdminClient(ada.client_config()).list_topics(timeout=SECONDS).topics
     )
-    assert not any(name.startswith("lkc-") for name in found())
+    assert not any(name.startswith("lkc-") for name in topics_of_target())
 
 
 # kcat, from the distribution's package
 
 
-def kcat(access: Access, *arguments: str, said: str = "") -> str:
+def kcat(access: Access, *arguments: str, output: str = "") -> str:
     executable = shutil.which("kcat")
     if executable is None:
         pytest.skip("NO TEST OF KCAT: it is not in PATH (Debian: apt install kcat)")
@@ -174,7 +174,7 @@ def kcat(access: Access, *arguments: str, said: str = "") -> str:
     settings = [word for name, value in config.items() for word in ("-X", f"{name}={value}")]
     done = subprocess.run(
         [executable, "-b", access.bootstrap, *settings, *arguments],
-        input=said,
+        input=output,
         capture_output=True,
         text=True,
         check=False,
@@ -192,17 +192,17 @@ def test_kcat_produces_consumes_and_lists_for_two_tenants_under_the_same_names(
     create(bob, topic, alone)
 
     for access, name in ((ada, "ada"), (bob, "bob")):
-        kcat(access, "-P", "-t", topic, "-p", "0", said="".join(f"{name}-{n}\n" for n in range(5)))
+        kcat(access, "-P", "-t", topic, "-p", "0", output="".join(f"{name}-{n}\n" for n in range(5)))
 
     for access, name in ((ada, "ada"), (bob, "bob")):
-        wanted = [f"{name}-{n}" for n in range(5)]
-        # consumer, balanced consumer, offsets by time, metadata: every mode it has
-        assert kcat(access, "-C", "-t", topic, "-o", "beginning", "-e", "-q").split() == wanted
+        expected = [f"{name}-{n}" for n in range(5)]
+        # all of its modes: consumer, balanced consumer, offsets by time, metadata
+        assert kcat(access, "-C", "-t", topic, "-o", "beginning", "-e", "-q").split() == expected
         assert (
             sorted(
                 kcat(access, "-G", group, "-c", "5", "-q", "-X", "auto.offset.reset=earliest", topic).split()
             )
-            == wanted
+            == expected
         )
         assert kcat(access, "-Q", "-t", f"{topic}:0:-1").split() == [topic, "[0]", "offset", "5"]
         listed = kcat(access, "-L")

@@ -1,4 +1,4 @@
-"""Logins at the broker that end: renewed in line with everything else, and nobody notices."""
+"""Broker logins that expire are renewed in order with client requests, without an error."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.kafka.connection import Connection
-from penstock.wire.codes import Code
+from penstock.wire.error_codes import Code
 from penstock.wire.frames import Request, decode_response, encode_request
-from tests.ground.gateway import Access, new_access, raw_login, read_frame, start_gateway
+from tests.harness.gateway import Access, new_access, raw_login, read_frame, start_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
-# A fifth of it is left when it is renewed, and the gateway looks only once a second.
+# A fifth of it is left at renewal, and the gateway checks only once a second.
 LIFETIME_SECONDS = 15.0
 IN_FLIGHT = 5
 
 
 @pytest.mark.kafka
-def test_a_client_that_never_logs_in_again_outlives_the_brokers_login(
+def test_a_client_that_never_reauthenticates_outlives_the_broker_login(
     make_fleet: Callable[..., Fleet],
 ) -> None:
     lifetime_ms = str(int(LIFETIME_SECONDS * 1000))
@@ -52,25 +52,26 @@ def test_a_client_that_never_logs_in_again_outlives_the_brokers_login(
             frames = [encode_request(Request("Metadata", 9, number + n, "c", body)) for n in range(IN_FLIGHT)]
             writer.write(b"".join(frames))
             for n in range(IN_FLIGHT):
-                answer = decode_response("Metadata", 9, await read_frame(reader))
-                assert answer.correlation_id == number + n
-                assert answer.body["Topics"][0]["ErrorCode"] == Code.UNKNOWN_TOPIC_OR_PARTITION
+                response = decode_response("Metadata", 9, await read_frame(reader))
+                assert response.correlation_id == number + n
+                assert response.body["Topics"][0]["ErrorCode"] == Code.UNKNOWN_TOPIC_OR_PARTITION
             number += IN_FLIGHT
             if session.upstream.renew_at != before:
                 renewed, before = renewed + 1, session.upstream.renew_at
         return renewed, number
 
     try:
-        renewed, asked = asyncio.run(asyncio.wait_for(work(), 60))
-        told = asyncio.run(lifetime_told(*access.bootstrap.split(":"), access))
+        renewed, sent = asyncio.run(asyncio.wait_for(work(), 60))
+        lifetime = asyncio.run(client_login_lifetime(access))
     finally:
         running.stop()
 
     assert renewed
-    assert asked > 0
-    assert told == 0
+    assert sent > 0
+    assert lifetime == 0
 
 
-async def lifetime_told(host: str, port: str, access: Access) -> float:
+async def client_login_lifetime(access: Access) -> float:
+    host, port = access.bootstrap.split(":")
     async with await Connection.open(host, int(port), access.security()) as connection:
         return connection.expires_at or 0

@@ -1,26 +1,27 @@
-"""What becomes of names, ids and texts: outward below the prefix, inward without it, others not at all."""
+"""Renaming of names, ids and texts, rebuilt requests, error responses and metering, without a socket."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway import apis, rebuild
+from penstock.balance.replica_placement import spread
+from penstock.gateway import apis, request_rewriting
 from penstock.gateway.config import Broker, Tenant
+from penstock.gateway.error_responses import error_response
 from penstock.gateway.metering import Acks, Source, Usage
-from penstock.gateway.placement import spread
-from penstock.gateway.refusals import refusal
-from penstock.gateway.tenancy import Inward, Outward, Realm, Teaching
-from penstock.gateway.topics import Misses, TopicIds
+from penstock.gateway.tenant_names import Inward, LearningInward, Outward, TenantContext
+from penstock.gateway.topic_ids import TopicIds, UnknownIds
 from penstock.model.errors.plans import NameRefused
 from penstock.model.events import Dimension
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
-from penstock.wire.codes import Code
 from penstock.wire.definitions import Versions, load
+from penstock.wire.error_codes import Code
 from penstock.wire.frames import Request, decode_response
 
 PREFIX = b"lkc-7hq2mz_"
@@ -29,14 +30,14 @@ ADDRESSES = {n: (b"gateway", 9000 + n) for n in (1, 2, 3)}
 ID = bytes(range(16))
 
 
-def realm(*brokers: int) -> Realm:
+def context(*brokers: int) -> TenantContext:
     tenant = Tenant(LogicalClusterId("lkc-7hq2mz"), brokers=frozenset(map(BrokerId, brokers)))
-    return Realm(tenant, ADDRESSES)
+    return TenantContext(tenant, ADDRESSES)
 
 
 @given(st.text(min_size=1, max_size=100))
-def test_a_name_comes_back_as_it_went(name: str) -> None:
-    one = realm()
+def test_a_renamed_name_comes_back_unchanged(name: str) -> None:
+    one = context()
     raw = name.encode()
 
     out = Outward(one, {}).topic(raw)
@@ -46,8 +47,8 @@ def test_a_name_comes_back_as_it_went(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [b"lkc-9xk4vt_orders", b"orders", b"__consumer_offsets", b"lkc-7hq2mz"])
-def test_foreign_names_have_no_place_inward(name: bytes) -> None:
-    inward = Inward(realm(), {})
+def test_names_of_other_tenants_are_left_out_of_responses(name: bytes) -> None:
+    inward = Inward(context(), {})
 
     assert inward.topic(name) is None
     assert inward.group(name) is None
@@ -57,7 +58,7 @@ def test_foreign_names_have_no_place_inward(name: bytes) -> None:
 
 
 def test_a_topic_name_shares_kafkas_249_characters_with_the_prefix() -> None:
-    outward = Outward(realm(), {})
+    outward = Outward(context(), {})
 
     assert len(outward.topic(b"x" * 238)) == 249
     with pytest.raises(NameRefused):
@@ -65,19 +66,19 @@ def test_a_topic_name_shares_kafkas_249_characters_with_the_prefix() -> None:
 
 
 def test_an_unknown_id_is_masked_both_ways_and_noted() -> None:
-    one = realm()
+    one = context()
     outward, inward = Outward(one, {}), Inward(one, {})
 
     masked = outward.topic_id(ID)
 
     assert masked != ID
-    assert outward.misses.ids == {ID}
+    assert outward.unknown_ids.ids == {ID}
     assert inward.topic_id(masked) == ID
 
 
-def test_an_id_is_learned_from_an_answer_without_an_error_alone() -> None:
-    one = realm()
-    teaching = Teaching(one, {})
+def test_an_id_is_learned_only_from_a_response_without_an_error() -> None:
+    one = context()
+    teaching = LearningInward(one, {})
     other = os.urandom(16)
 
     teaching.error(3)
@@ -93,9 +94,9 @@ def test_an_id_is_learned_from_an_answer_without_an_error_alone() -> None:
     assert Outward(one, {}).topic_id(ID) == ID
 
 
-def test_a_foreign_topic_teaches_nothing() -> None:
-    one = realm()
-    teaching = Teaching(one, {})
+def test_ids_of_other_tenants_topics_are_not_learned() -> None:
+    one = context()
+    teaching = LearningInward(one, {})
 
     teaching.topic(b"lkc-9xk4vt_orders")
     teaching.topic_id(ID)
@@ -113,18 +114,18 @@ def test_a_deleted_topic_is_forgotten() -> None:
     assert not topics.by_name
 
 
-def test_a_session_is_known_to_the_connection_that_opened_it_alone() -> None:
+def test_a_session_is_known_only_to_the_connection_that_opened_it() -> None:
     mine: dict[int, None] = {}
-    Inward(realm(), mine).session(42)
+    Inward(context(), mine).session(42)
 
-    assert Outward(realm(), mine).session(42) == 42
-    assert Outward(realm(), {}).session(42) == 0
-    assert Outward(realm(), mine).session(-7) == 0
+    assert Outward(context(), mine).session(42) == 42
+    assert Outward(context(), {}).session(42) == 0
+    assert Outward(context(), mine).session(-7) == 0
 
 
 def test_sessions_remembered_are_bounded() -> None:
     mine: dict[int, None] = {}
-    inward = Inward(realm(), mine)
+    inward = Inward(context(), mine)
     for number in range(1, 1000):
         inward.session(number)
 
@@ -132,14 +133,14 @@ def test_sessions_remembered_are_bounded() -> None:
     assert 999 in mine
 
 
-def test_no_client_plays_a_broker() -> None:
-    outward = Outward(realm(), {})
+def test_no_client_can_pose_as_a_replica() -> None:
+    outward = Outward(context(), {})
 
     assert [outward.replica_id(n) for n in (-1, -2, 0, 3)] == [-1, -2, -1, -1]
 
 
-def test_only_settings_of_a_tenants_own_can_be_set() -> None:
-    outward = Outward(realm(), {})
+def test_only_allowed_settings_can_be_set() -> None:
+    outward = Outward(context(), {})
 
     assert outward.config_name(b"retention.ms") == b"retention.ms"
     assert outward.config_name(b"follower.replication.throttled.replicas") is None
@@ -157,23 +158,23 @@ def test_only_settings_of_a_tenants_own_can_be_set() -> None:
         (b"Replication factor is larger than 3", b"Replication factor is larger than 3"),
     ],
 )
-def test_texts_keep_what_is_the_tenants_business(text: bytes, seen: bytes | None) -> None:
-    assert Inward(realm(), {}).text(text) == seen
+def test_error_texts_reveal_nothing_about_others(text: bytes, seen: bytes | None) -> None:
+    assert Inward(context(), {}).text(text) == seen
 
 
 def test_addresses_are_the_gateways_and_hidden_brokers_stay_hidden() -> None:
-    inward = Inward(realm(1, 2), {})
+    inward = Inward(context(1, 2), {})
     inward.lists_brokers = True
 
     listed = [inward.endpoint(n, b"broker", 1) for n in (1, 2, 3, 4, -1)]
 
     assert listed == [(1, b"gateway", 9001), (2, b"gateway", 9002), None, None, (-1, b"", -1)]
-    assert inward.broker_id(3) == 1  # the controller is one that is shown
-    assert inward.broker_id(3) == 3  # a leader is who it is
+    assert inward.broker_id(3) == 1  # the controller must be a visible broker
+    assert inward.broker_id(3) == 3  # a leader stays who it is
 
 
-def test_a_coordinator_elsewhere_is_listed_from_then_on() -> None:
-    one = realm(1)
+def test_a_hidden_broker_that_coordinates_is_listed_from_then_on() -> None:
+    one = context(1)
     inward = Inward(one, {})
 
     assert inward.endpoint(3, b"broker", 1) == (3, b"gateway", 9003)
@@ -181,7 +182,7 @@ def test_a_coordinator_elsewhere_is_listed_from_then_on() -> None:
     assert [inward.endpoint(n, b"broker", 1) is not None for n in (1, 2, 3)] == [True, False, True]
 
 
-# Requests built anew
+# Rebuilt requests
 
 TENANT = Tenant(LogicalClusterId("lkc-7hq2mz"))
 
@@ -193,8 +194,8 @@ def creation(name: str = "orders", **more: object) -> Request:
     )
 
 
-def test_a_new_topic_is_placed_by_us() -> None:
-    made = rebuild.create_topics(creation(), TENANT, BROKERS, spread)
+def test_the_gateway_places_a_new_topic() -> None:
+    made = request_rewriting.create_topics(creation(), TENANT, BROKERS, spread)
 
     assert made.request is not None
     (topic,) = made.request.body["Topics"]
@@ -216,37 +217,37 @@ def test_a_new_topic_is_placed_by_us() -> None:
         ({"Name": ".."}, Code.INVALID_TOPIC_EXCEPTION),
     ],
 )
-def test_a_topic_that_may_not_be_is_refused_before_the_broker(more: dict[str, object], code: Code) -> None:
-    made = rebuild.create_topics(creation(**more), TENANT, BROKERS, spread)
+def test_an_invalid_topic_is_refused_before_it_reaches_the_broker(more: dict[str, Any], code: Code) -> None:
+    made = request_rewriting.create_topics(creation(**more), TENANT, BROKERS, spread)
 
     assert made.request is None
     assert [one.code for one in made.refused] == [code]
-    body = rebuild.merged(None, "Topics", made.entries)
+    body = request_rewriting.merged(None, "Topics", made.entries)
     assert [topic["ErrorCode"] for topic in body["Topics"]] == [code]
 
 
 def test_metadata_never_creates_topics() -> None:
     topics = TopicIds()
     topics.learn(b"x", ID)
-    asked = [{"Name": "orders", "TopicId": UUID(int=0)}, {"Name": None, "TopicId": UUID(bytes=ID)}]
-    request = Request("Metadata", 12, 1, None, {"Topics": asked, "AllowAutoTopicCreation": True})
+    requested = [{"Name": "orders", "TopicId": UUID(int=0)}, {"Name": None, "TopicId": UUID(bytes=ID)}]
+    request = Request("Metadata", 12, 1, None, {"Topics": requested, "AllowAutoTopicCreation": True})
 
-    changed = rebuild.metadata(request, "lkc-7hq2mz_", topics)
+    changed = request_rewriting.metadata(request, "lkc-7hq2mz_", topics)
 
     assert changed.body["AllowAutoTopicCreation"] is False
     assert changed.body["Topics"][0]["Name"] == "lkc-7hq2mz_orders"
     assert changed.body["Topics"][1]["TopicId"] == UUID(bytes=ID)
-    assert rebuild.unknown_ids(request, TopicIds()) == [UUID(bytes=ID)]
+    assert request_rewriting.unknown_ids(request, TopicIds()) == [UUID(bytes=ID)]
 
 
-def test_new_partitions_are_placed_behind_those_there_are() -> None:
+def test_new_partitions_are_placed_after_the_existing_ones() -> None:
     topics = [
         {"Name": "a", "Count": 3, "Assignments": None},
         {"Name": "gone", "Count": 3, "Assignments": None},
     ]
     request = Request("CreatePartitions", 3, 1, None, {"Topics": topics})
 
-    made = rebuild.create_partitions(request, TENANT, BROKERS, spread, {"a": (1, 2)})
+    made = request_rewriting.create_partitions(request, TENANT, BROKERS, spread, {"a": (1, 2)})
 
     assert made.request is not None
     placed, gone = made.request.body["Topics"]
@@ -254,7 +255,7 @@ def test_new_partitions_are_placed_behind_those_there_are() -> None:
     assert gone["Assignments"] is None
 
 
-# Refusals and the table
+# Error responses and the table
 
 
 def unserved() -> list[tuple[str, int]]:
@@ -266,19 +267,21 @@ def unserved() -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("api", "version"), unserved())
-def test_every_refused_api_gets_an_answer_that_can_be_read_or_none(api: str, version: int) -> None:
-    frame = refusal(Request(api, version, 77, None, {}), Code.UNSUPPORTED_VERSION, "no")
+def test_every_refused_api_gets_a_readable_response_or_none(api: str, version: int) -> None:
+    frame = error_response(Request(api, version, 77, None, {}), Code.UNSUPPORTED_VERSION, "no")
 
     if frame is not None:
         assert decode_response(api, version, frame[4:]).correlation_id == 77
 
 
-def test_a_refusal_answers_for_each_thing_that_was_asked() -> None:
-    asked = {
+def test_an_error_response_has_an_entry_for_each_requested_item() -> None:
+    requested = {
         "Resources": [{"ResourceType": 4, "ResourceName": str(n), "ConfigurationKeys": None} for n in (1, 2)]
     }
 
-    frame = refusal(Request("DescribeConfigs", 4, 5, None, asked), Code.CLUSTER_AUTHORIZATION_FAILED, "no")
+    frame = error_response(
+        Request("DescribeConfigs", 4, 5, None, requested), Code.CLUSTER_AUTHORIZATION_FAILED, "no"
+    )
 
     assert frame is not None
     results = decode_response("DescribeConfigs", 4, frame[4:]).body["Results"]
@@ -318,12 +321,12 @@ WHOLE: list[tuple[str, dict[str, object], str, list[dict[str, object]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("api", "asked", "key", "elements"), WHOLE, ids=[row[0] for row in WHOLE])
-def test_a_refusal_names_everything_that_was_asked_about(
-    api: str, asked: dict[str, object], key: str, elements: list[dict[str, object]]
+@pytest.mark.parametrize(("api", "requested", "key", "elements"), WHOLE, ids=[row[0] for row in WHOLE])
+def test_an_error_response_names_every_requested_item(
+    api: str, requested: dict[str, object], key: str, elements: list[dict[str, object]]
 ) -> None:
     version = load().request(api).valid_versions.last
-    frame = refusal(Request(api, version, 5, None, asked), Code.CLUSTER_AUTHORIZATION_FAILED, "no")
+    frame = error_response(Request(api, version, 5, None, requested), Code.CLUSTER_AUTHORIZATION_FAILED, "no")
 
     assert frame is not None
     body = decode_response(api, version, frame[4:]).body
@@ -331,7 +334,7 @@ def test_a_refusal_names_everything_that_was_asked_about(
     assert "'ErrorCode': 31" in repr(body)
 
 
-def test_versions_offered_are_those_both_know() -> None:
+def test_offered_versions_are_those_both_sides_know() -> None:
     theirs = {
         "Produce": Versions(0, 20),
         "Fetch": Versions(15, 17),
@@ -352,7 +355,7 @@ def test_versions_offered_are_those_both_know() -> None:
     }
 
 
-# Evidence
+# Metering
 
 SOURCE = Source(PhysicalClusterId("pkc-000001"), "gw", "run")
 
@@ -361,8 +364,8 @@ def test_acknowledged_offsets_become_ranges_by_second() -> None:
     acks = Acks()
     sent = [(b"n", 0, 100, 4), (b"n", 1, 100, 0), (b"n", 2, 100, 0)]
 
-    acks.answered(-1, sent, [(b"n", 0, 0, 10, 3), (b"n", 1, 6, -1, -1), (b"n", 2, 0, 7, -1)], {b"n": ID}, 50)
-    acks.answered(-1, sent[:1], [(b"n", 0, 0, 15, 4)], {b"n": ID}, 50)
+    acks.record(-1, sent, [(b"n", 0, 0, 10, 3), (b"n", 1, 6, -1, -1), (b"n", 2, 0, 7, -1)], {b"n": ID}, 50)
+    acks.record(-1, sent[:1], [(b"n", 0, 0, 15, 4)], {b"n": ID}, 50)
     early = list(acks.complete(SOURCE, 50))
     done = sorted(acks.complete(SOURCE, 51), key=lambda one: one.partition)
 
@@ -374,7 +377,7 @@ def test_acknowledged_offsets_become_ranges_by_second() -> None:
     assert not acks.ranges
 
 
-def test_use_is_reported_as_it_stands() -> None:
+def test_usage_reports_are_cumulative() -> None:
     usage = Usage()
     usage.bytes_in, usage.requests, usage.service_seconds = 100, 3, 0.25
 
@@ -385,15 +388,15 @@ def test_use_is_reported_as_it_stands() -> None:
     assert report.levels == {Dimension.CONNECTIONS: 0}
 
 
-def test_no_session_comes_about_while_any_look_up_is_under_way() -> None:
-    misses = Misses()
-    for _ in range(2):  # a second fetch, before the answer to the look-up that the first one caused
-        misses.add(ID)
-        misses.take()
+def test_no_session_is_opened_while_a_lookup_is_in_progress() -> None:
+    unknown_ids = UnknownIds()
+    for _ in range(2):  # a second fetch, before the lookup caused by the first one has its response
+        unknown_ids.add(ID)
+        unknown_ids.take()
 
-    misses.settle()
-    after_the_first = misses.open
-    misses.settle()
+    unknown_ids.settle()
+    after_the_first = unknown_ids.open
+    unknown_ids.settle()
 
     assert after_the_first
-    assert not misses.open
+    assert not unknown_ids.open

@@ -1,8 +1,8 @@
-"""Gateways are killed and replaced, drained and replaced, for minutes, under clients of every kind.
+"""Gateways are killed, drained and replaced for minutes, under clients of every kind.
 
-What was acknowledged is there, once and in order; clients surface nothing that they do not call
-retriable; a gateway that lives through it all holds no more than before; and what was metered is what
-passed, but for what a kill may lose and a repeat may add.
+Acknowledged records exist once and in order, clients report only retriable errors, and a surviving gateway
+holds no more resources than before. Metered usage equals what passed, except what a kill may lose and a retry
+may add.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.control.feeder import COMPACTED
+from penstock.control.state_publisher import COMPACTED
+from penstock.fleet.certificates import load_platform_key
 from penstock.fleet.passwords import SCRAM_ITERATIONS
-from penstock.fleet.security import load_platform_key
-from penstock.gateway.shares import REPORT_MS
-from penstock.gateway.states_topic import GATEWAY_USER, gateway_rules
-from penstock.kafka import acls, users
-from penstock.kafka.appending import append
+from penstock.gateway.quota_shares import REPORT_MS
+from penstock.gateway.tenant_source import GATEWAY_USER, gateway_acls
+from penstock.kafka.admin import acls, users
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition as Partition
+from penstock.kafka.admin.topics import NewTopic as KafkaTopic
+from penstock.kafka.admin.users import Credential
+from penstock.kafka.append import append
 from penstock.kafka.client import Client
 from penstock.kafka.connection import Connection
-from penstock.kafka.log import bounds, ensure_topic, read
-from penstock.kafka.outcomes import all_done
-from penstock.kafka.partitions import TopicPartition as Partition
+from penstock.kafka.partition_log import bounds, ensure_topic, read
 from penstock.kafka.security import Mechanism
-from penstock.kafka.topics import NewTopic as KafkaTopic
-from penstock.kafka.users import Credential
 from penstock.model.errors import PenstockError
 from penstock.model.events import Dimension, UsageReport
-from penstock.model.keys import STATE_TOPIC
-from penstock.model.tenantstate import AccountState, KeyState, TenantState
+from penstock.model.key_names import STATE_TOPIC
+from penstock.model.tenant_state import AccountState, KeyState, TenantState
 from penstock.quota.topics import ensure_topics, usage_partition
 from tests.gateway.soak_clients import (
     BATCH_BYTES,
@@ -53,26 +53,26 @@ from tests.gateway.soak_clients import (
     Librdkafka,
     Reader,
     Transactions,
-    place_of,
+    position_of,
 )
 from tests.gateway.test_server import place
-from tests.ground.fleet import wait_for
-from tests.ground.gateway import known_everywhere, new_access
-from tests.ground.gateway_process import GatewayFile
+from tests.harness.fleet import wait_for
+from tests.harness.gateway import new_access, wait_for_topic
+from tests.harness.gateway_process import GatewayFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.gateway.running import Running
+    from penstock.gateway.run_file import RunFile
     from tests.gateway.soak_clients import Load
-    from tests.ground.fleet import Fleet
-    from tests.ground.gateway import Access
+    from tests.harness.fleet import Fleet
+    from tests.harness.gateway import Access
 
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.soak,
-    # Some libraries leave the sockets of connections that failed to the garbage collector.
+    # Some libraries leave sockets of failed connections to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -80,15 +80,15 @@ pytestmark = [
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 BREATH_SECONDS = (2.0, 8.0)  # between two replacements
 READ_SECONDS = 120.0
-LOST_SECONDS = REPORT_MS / 1000 + 3.0  # of counting, with a kill: a report, a sweep, and its way
-MORE_BYTES_MAX = 24 << 20  # that a process may have grown by
+LOST_SECONDS = REPORT_MS / 1000 + 3.0  # of usage that a kill may lose: a report, a sweep, and its way
+MORE_BYTES_MAX = 24 << 20  # growth allowed for a process
 MORE_DESCRIPTORS_MAX = 8
-OVERHEAD = 1.6  # of frames, fetches and heartbeats over the bytes of records
+OVERHEAD = 1.6  # of frames, fetches and heartbeats over record bytes
 
 
 @pytest.fixture(autouse=True)
 def _swept() -> Iterator[None]:
-    """Some libraries keep the sockets of connections that failed; they are not to outlive the test."""
+    """Some libraries keep sockets of failed connections; these must not outlive the test."""
     before = {id(one) for one in _sockets()}
     yield
     for one in _sockets():
@@ -101,7 +101,7 @@ def _sockets() -> list[socket.socket]:
 
 
 async def declared(fleet: Fleet, access: Access, quota: Mapping[str, float] | None = None) -> None:
-    """As the control plane does it."""
+    """Provision it as the control plane does."""
     tenant, platform = access.tenant, load_platform_key(fleet.local.layout.secrets)
     credential = Credential(
         GATEWAY_USER, platform.password(GATEWAY_USER), Mechanism.SCRAM_SHA_512, SCRAM_ITERATIONS
@@ -114,8 +114,8 @@ async def declared(fleet: Fleet, access: Access, quota: Mapping[str, float] | No
         quota=dict(quota or {}),
     ).to_record()
     async with Client(fleet.bootstrap, fleet.security()) as client:
-        all_done(await users.alter(client, upsert=[credential]))
-        all_done(await acls.create(client, gateway_rules()))
+        results_or_raise(await users.alter(client, upsert=[credential]))
+        results_or_raise(await acls.create(client, gateway_acls()))
         await ensure_topics(client)
         await ensure_topic(client, KafkaTopic(STATE_TOPIC, 1, configs=COMPACTED))
         await append(client, Partition(STATE_TOPIC, 0), [(state.key, state.to_bytes())])
@@ -123,7 +123,7 @@ async def declared(fleet: Fleet, access: Access, quota: Mapping[str, float] | No
 
 async def metered(fleet: Fleet, access: Access) -> dict[tuple[str, str], UsageReport]:
     """The last report of each run of each gateway."""
-    partition, found = usage_partition(access.tenant.id.encode()), {}
+    partition, collected = usage_partition(access.tenant.id.encode()), {}
     async with Client(fleet.bootstrap, fleet.security()) as client:
         position, end = await bounds(client, partition)
         while position < end:
@@ -132,8 +132,8 @@ async def metered(fleet: Fleet, access: Access) -> dict[tuple[str, str], UsageRe
             for record in chunk.records:
                 report = UsageReport.from_bytes(record.value)
                 if report.tenant == access.tenant.id:
-                    found[report.gateway, report.incarnation] = report
-    return found
+                    collected[report.gateway, report.incarnation] = report
+    return collected
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Soak:
     drained: int = 0
 
     def kill(self) -> None:
-        """All of a gateway at once; its successor comes when it is gone."""
+        """Kill all processes of a gateway; its successor starts afterwards."""
         (one,) = self.file.running()
         self.killed.append(time.monotonic())
         for pid in {one.pid, *(process.pid for process in one.processes)}:
@@ -168,19 +168,19 @@ class Soak:
         self.drained += 1
 
 
-def replaced(file: GatewayFile, one: Running, index: int) -> None:
+def replaced(file: GatewayFile, one: RunFile, index: int) -> None:
     dead = one.processes[index].pid
     os.kill(dead, signal.SIGKILL)
 
     def another() -> bool:
-        found = [each for each in file.running() if each.pid == one.pid]
-        return bool(found) and found[0].processes[index].pid != dead
+        collected = [each for each in file.running() if each.pid == one.pid]
+        return bool(collected) and collected[0].processes[index].pid != dead
 
     wait_for(another, what="another worker", seconds=READ_SECONDS)
 
 
 class Survivor:
-    """A gateway that nobody kills but one of its workers; what its other processes hold."""
+    """A gateway of which only workers are killed; what its other processes hold."""
 
     def __init__(self, file: GatewayFile, access: Access) -> None:
         self.file, self.access = file, access
@@ -215,9 +215,8 @@ class Survivor:
 
 @contextmanager
 def load(access: Access, topics: list[str], group: str) -> Iterator[tuple[list[Load], Reader]]:
-    writers = [
-        kind(access, topic) for kind, topic in zip((Librdkafka, Transactions, KafkaPython, Aiokafka), topics)
-    ]
+    kinds: tuple[Callable[[Access, str], Load], ...] = (Librdkafka, Transactions, KafkaPython, Aiokafka)
+    writers = [kind(access, topic) for kind, topic in zip(kinds, topics)]
     reader = Reader(access, topics, group)
     try:
         yield writers, reader
@@ -229,9 +228,9 @@ def load(access: Access, topics: list[str], group: str) -> Iterator[tuple[list[L
 
 
 def everything(access: Access, topic: str) -> list[list[int]]:
-    """All that is committed, by partition, in the order of the log."""
+    """All committed records, by partition, in log order."""
     consumer = Consumer(access.client_config(group_id="nobody", isolation_level="read_committed"))
-    found: list[list[int]] = []
+    collected: list[list[int]] = []
     for partition in range(PARTITIONS):
         end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=READ_SECONDS)[1]
         consumer.assign([TopicPartition(topic, partition, 0)])
@@ -241,13 +240,13 @@ def everything(access: Access, topic: str) -> list[list[int]]:
             assert time.monotonic() < deadline, f"{topic}-{partition} could not be read to its end"
             for message in consumer.consume(1000, 0.5):
                 assert message.error() is None, message.error()
-                rows.append(place_of(message.value())[1])
-        found.append(rows)
+                rows.append(position_of(message.value())[1])
+        collected.append(rows)
     consumer.close()
-    return found
+    return collected
 
 
-def test_gateways_come_and_go_and_nothing_is_lost(
+def test_nothing_is_lost_while_gateways_are_replaced(
     fleet: Fleet, tmp_path: Path, unique: Callable[[str], str]
 ) -> None:
     dice = random.Random(seed := os.environ.get("SOAK_SEED", os.urandom(4).hex()))
@@ -268,7 +267,7 @@ def test_gateways_come_and_go_and_nothing_is_lost(
         for made in admin.create_topics([NewTopic(topic, PARTITIONS, 3) for topic in topics]).values():
             made.result(READ_SECONDS)
         for topic in topics:
-            asyncio.run(known_everywhere(access, topic, PARTITIONS))
+            asyncio.run(wait_for_topic(access, topic, PARTITIONS))
         with load(access, topics, unique("readers")) as (writers, reader):
             # To find its cluster for the first time, aiokafka tries each address once.
             wait_for(
@@ -288,9 +287,9 @@ def test_gateways_come_and_go_and_nothing_is_lost(
                 writer.stop()
             for writer in writers:
                 writer.join()
-            wanted = {writer.topic: writer.acknowledged.keys() for writer in writers}
+            acknowledged = {writer.topic: writer.acknowledged.keys() for writer in writers}
             wait_for(
-                lambda: all(rows <= reader.read[topic] for topic, rows in wanted.items()),
+                lambda: all(rows <= reader.read[topic] for topic, rows in acknowledged.items()),
                 what=f"the group to have read everything (seed {seed})",
                 seconds=READ_SECONDS,
             )
@@ -325,17 +324,18 @@ def judge_survivor(survivor: Survivor) -> None:
 
 
 def judge_metering(fleet: Fleet, access: Access, writers: list[Load], soak: Soak) -> None:
-    """Every acknowledged byte is counted, unless its gateway was killed before it could report it; and
-    what is counted beyond are frames, and what was in flight when a connection ended, sent once more."""
+    """Every acknowledged byte is counted, unless its gateway was killed before it could report it. Anything
+    counted beyond is framing, or was in flight when a connection closed and was sent again.
+    """
     reports = asyncio.run(metered(fleet, access))
     counted = sum(report.used[Dimension.INGRESS_BYTES] for report in reports.values())
     times = sorted(when for writer in writers for when in writer.acknowledged.values())
     lost = sum(any(when - LOST_SECONDS <= t <= when for when in soak.killed) for t in times)
     passed = len(times) * RECORD_BYTES
-    repeats = (len(soak.killed) + soak.drained) * len(writers) * 3 * IN_FLIGHT * PARTITIONS * BATCH_BYTES
+    retried = (len(soak.killed) + soak.drained) * len(writers) * 3 * IN_FLIGHT * PARTITIONS * BATCH_BYTES
     print(
         f"{len(times)} records acknowledged, {len(soak.killed)} kills, {soak.drained} drains, "
         f"{len(reports)} runs; {passed} bytes passed, {counted} counted, {lost * RECORD_BYTES} may be lost"
     )
     assert counted >= passed - lost * RECORD_BYTES
-    assert counted <= passed * OVERHEAD + repeats
+    assert counted <= passed * OVERHEAD + retried

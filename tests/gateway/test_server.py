@@ -1,4 +1,4 @@
-"""The server with a real fleet: TLS and SNI, hidden brokers, logging in again, what cannot be started."""
+"""The server on a real fleet: TLS and SNI, hidden brokers, re-authentication, failures to start."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.fleet.security import load_authority
+from penstock.fleet.certificates import load_authority
 from penstock.gateway.admission import Denial
 from penstock.gateway.config import GatewayConfig
-from penstock.gateway.metrics import Figures, MetricsServer
+from penstock.gateway.config_source import FileSource
+from penstock.gateway.metrics import GatewayMetrics
 from penstock.gateway.server import Gateway
 from penstock.gateway.settings import GatewaySettings, Routing, read_gateway_file
-from penstock.gateway.sources import FileSource
 from penstock.gateway.upstream import dial
 from penstock.kafka.connection import Connection
 from penstock.kafka.login import log_in
+from penstock.metrics_server import MetricsServer, page_of
 from penstock.model.errors.gateway import (
-    AnswerUnexpected,
     CertificateUnusable,
     ListenFailed,
     PlatformKeyMissing,
+    ResponseUnexpected,
     UpstreamLoginRefused,
     UpstreamUnreachable,
 )
 from penstock.model.errors.wire import BrokerUnreachable, BrokerUntrusted, LoginRefused
 from penstock.model.events import AckRange, UsageReport
 from penstock.model.ids import BrokerId, PhysicalClusterId
-from penstock.wire.codes import Code
-from tests.ground.fleet import wait_for
-from tests.ground.gateway import Access, RunningGateway, brokers_of, known_everywhere, new_access
+from penstock.wire.error_codes import Code
+from tests.harness.fleet import wait_for
+from tests.harness.gateway import Access, RunningGateway, brokers_of, new_access, wait_for_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from penstock.gateway.session import Session
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 pytestmark = pytest.mark.kafka
 DOMAIN = "kafka.example"
@@ -65,7 +66,7 @@ def place(access: Access, broker: int = 0) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_a_client_by_tls_gets_its_cluster(
+def test_a_client_connects_by_tls(
     make_gateway: Callable[..., RunningGateway], certificate: Path, unique: Callable[[str], str]
 ) -> None:
     running = make_gateway(new_access(), settings={"certificate": certificate})
@@ -79,7 +80,7 @@ def test_a_client_by_tls_gets_its_cluster(
     wait_for(lambda: set(client.list_topics(timeout=SECONDS).topics) == {topic}, what="the topic")
 
 
-def test_the_host_name_says_whose_cluster_and_which_broker(
+def test_the_host_name_selects_tenant_and_broker(
     make_gateway: Callable[..., RunningGateway], certificate: Path
 ) -> None:
     accesses = (new_access(), new_access())
@@ -91,8 +92,8 @@ def test_the_host_name_says_whose_cluster_and_which_broker(
     async def ask(access: Access, host: str) -> list[tuple[str, int]]:
         security = replace(access.security(), tls=trust, server_name=f"{host}.{DOMAIN}")
         async with await Connection.open(*place(access), security) as connection:
-            answer = await connection.call("DescribeCluster", {})
-            return [(broker["Host"], broker["Port"]) for broker in answer["Brokers"]]
+            response = await connection.call("DescribeCluster", {})
+            return [(broker["Host"], broker["Port"]) for broker in response["Brokers"]]
 
     listed = asyncio.run(ask(ada, ada.tenant.id))
     second = asyncio.run(ask(ada, f"b2-{ada.tenant.id}"))
@@ -102,9 +103,9 @@ def test_the_host_name_says_whose_cluster_and_which_broker(
     assert sorted(second) == sorted(listed)
     with pytest.raises(LoginRefused):
         asyncio.run(ask(bob, ada.tenant.id))
-    for nobody in ("lkc-zzzzzz", "b9-" + ada.tenant.id, "www"):
+    for unknown in ("lkc-zzzzzz", "b9-" + ada.tenant.id, "www"):
         with pytest.raises((BrokerUnreachable, BrokerUntrusted)):
-            asyncio.run(ask(ada, nobody))
+            asyncio.run(ask(ada, unknown))
 
 
 def test_garbage_instead_of_tls_is_closed(
@@ -117,34 +118,34 @@ def test_garbage_instead_of_tls_is_closed(
         writer.write(b"\0" * 400)
         try:
             return await reader.read()
-        except ConnectionResetError:  # closed with some of it unread
+        except ConnectionResetError:  # closed with unread bytes
             return b""
         finally:
             writer.close()
 
-    answered = asyncio.run(send())
+    received = asyncio.run(send())
 
-    assert b"lkc-" not in answered
+    assert b"lkc-" not in received
     wait_for(lambda: not running.gateway.sessions, what="the session to end")
-    assert running.do(lambda: running.gateway.doorkeeper.open) == 0
+    assert running.do(lambda: running.gateway.admission.open) == 0
 
 
 def coordinator_of(access: Access, group: str) -> int:
-    """Who coordinates a group, once the cluster has made up its mind."""
+    """The coordinator of a group, once the cluster has one."""
 
-    async def asked() -> int:
+    async def coordinator_id() -> int:
         async with asyncio.timeout(SECONDS), await Connection.open(*place(access), access.security()) as one:
             while True:
-                answer = await one.call(
+                response = await one.call(
                     "FindCoordinator", {"KeyType": 0, "CoordinatorKeys": [group]}, version=4
                 )
-                (found,) = answer["Coordinators"]
-                if found["ErrorCode"] == Code.NONE:
-                    return int(found["NodeId"])
-                assert found["ErrorCode"] == Code.COORDINATOR_NOT_AVAILABLE, found
+                (coordinator,) = response["Coordinators"]
+                if coordinator["ErrorCode"] == Code.NONE:
+                    return int(coordinator["NodeId"])
+                assert coordinator["ErrorCode"] == Code.COORDINATOR_NOT_AVAILABLE, coordinator
                 await asyncio.sleep(0.05)
 
-    return asyncio.run(asked())
+    return asyncio.run(coordinator_id())
 
 
 def test_a_tenant_sees_its_brokers_and_the_coordinators_it_was_sent_to(
@@ -156,10 +157,10 @@ def test_a_tenant_sees_its_brokers_and_the_coordinators_it_was_sent_to(
     topic = unique("orders")
 
     client.create_topics([NewTopic(topic, 4, 2)])[topic].result(SECONDS)
-    asyncio.run(known_everywhere(access, topic, 4))
+    asyncio.run(wait_for_topic(access, topic, 4))
     before = client.list_topics(timeout=SECONDS)
     coordinators = set()
-    for number in range(40):  # groups until one's coordinator is broker 1
+    for number in range(40):  # groups until one is coordinated by broker 1
         coordinators.add(coordinator_of(access, f"g{number}"))
         if 1 in coordinators:
             break
@@ -172,7 +173,7 @@ def test_a_tenant_sees_its_brokers_and_the_coordinators_it_was_sent_to(
     assert coordinator_of(access, f"g{number}") == 1
 
 
-async def test_a_client_logs_in_again_as_itself_and_as_nobody_else(ada: Access, bob: Access) -> None:
+async def test_a_client_reauthenticates_only_as_the_same_account(ada: Access, bob: Access) -> None:
     connection = await Connection.open(*place(ada), ada.security())
     login = ada.security().login
     other = bob.security().login
@@ -192,28 +193,34 @@ async def test_ids_unknown_to_this_gateway_are_looked_up(
 ) -> None:
     topic = unique("orders")
     async with await Connection.open(*place(ada), ada.security()) as connection:
-        asked = {"Name": topic, "NumPartitions": 1, "ReplicationFactor": 3, "Assignments": [], "Configs": []}
-        made = await connection.call("CreateTopics", {"Topics": [asked], "TimeoutMs": 10_000})
+        coordinator_id = {
+            "Name": topic,
+            "NumPartitions": 1,
+            "ReplicationFactor": 3,
+            "Assignments": [],
+            "Configs": [],
+        }
+        made = await connection.call("CreateTopics", {"Topics": [coordinator_id], "TimeoutMs": 10_000})
         topic_id = made["Topics"][0]["TopicId"]
-        await known_everywhere(ada, topic)
-        realm = gateway.gateway.realms[ada.tenant.id]
-        gateway.do(lambda: realm.topics.forget((ada.prefix + topic).encode()))
+        await wait_for_topic(ada, topic)
+        context = gateway.gateway.contexts[ada.tenant.id]
+        gateway.do(lambda: context.topics.forget((ada.prefix + topic).encode()))
         body = {"Groups": [{"GroupId": "g", "Topics": [{"TopicId": topic_id, "PartitionIndexes": [0]}]}]}
 
         await connection.call("OffsetFetch", body, version=10)
-        wait_for(lambda: topic_id.bytes in realm.topics.by_id, what="the id to be learned")
+        wait_for(lambda: topic_id.bytes in context.topics.by_id, what="the id to be learned")
 
-        answer = await connection.call(
+        response = await connection.call(
             "Metadata", {"Topics": [{"TopicId": topic_id, "Name": None}]}, version=12
         )
-        assert answer["Topics"][0]["Name"] == topic
+        assert response["Topics"][0]["Name"] == topic
 
 
-def test_usage_and_acknowledged_ranges_are_handed_out(
+def test_usage_and_acknowledged_ranges_are_published(
     make_gateway: Callable[..., RunningGateway], unique: Callable[[str], str]
 ) -> None:
     events: list[object] = []
-    running = make_gateway(new_access(), evidence=events.extend)
+    running = make_gateway(new_access(), publish=events.extend)
     access = running.accesses[0]
     topic = unique("orders")
     client = AdminClient(access.client_config())
@@ -237,10 +244,10 @@ def test_usage_and_acknowledged_ranges_are_handed_out(
 def test_metrics_are_served_with_bounded_labels(gateway: RunningGateway, ada: Access) -> None:
     client = AdminClient(ada.client_config())
     client.list_topics(timeout=SECONDS)
-    server = MetricsServer(Figures(gateway.gateway), "127.0.0.1", 0)
+    server = MetricsServer(page_of(GatewayMetrics(gateway.gateway)), "127.0.0.1", 0)
 
-    with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=SECONDS) as answer:
-        page = answer.read().decode()
+    with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=SECONDS) as response:
+        page = response.read().decode()
     server.close()
 
     assert f'penstock_gateway_requests_total{{tenant="{ada.tenant.id}"}}' in page
@@ -248,7 +255,7 @@ def test_metrics_are_served_with_bounded_labels(gateway: RunningGateway, ada: Ac
     assert ada.secret not in page
 
 
-async def test_a_changed_file_is_followed_and_a_broken_one_is_not(tmp_path: Path) -> None:
+async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     broker = {"id": 1, "zone": "a", "address": "127.0.0.1:1"}
     document = {"cluster": "pkc-000001", "brokers": [broker], "tenants": []}
@@ -266,7 +273,7 @@ async def test_a_changed_file_is_followed_and_a_broken_one_is_not(tmp_path: Path
     await followed.aclose()
 
 
-# What cannot be started, or reached
+# Failures to start and to reach a broker
 
 
 def settings_of(fleet: Fleet, **more: Any) -> GatewaySettings:
@@ -283,11 +290,11 @@ async def started(settings: GatewaySettings, config: GatewayConfig) -> None:
         await gateway.close()
 
 
-async def test_what_cannot_be_started_says_why(fleet: Fleet, tmp_path: Path) -> None:
+async def test_a_gateway_that_cannot_start_reports_why(fleet: Fleet, tmp_path: Path) -> None:
     config = GatewayConfig(PhysicalClusterId("pkc-000001"), brokers_of(fleet))
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("no certificate")
-    taken = replace(config, brokers=(replace(config.brokers[0], offered_port=config.brokers[0].port),))
+    taken = replace(config, brokers=(replace(config.brokers[0], listen_port=config.brokers[0].port),))
 
     with pytest.raises(PlatformKeyMissing):
         await started(settings_of(fleet, platform_key=tmp_path / "none"), config)
@@ -297,7 +304,7 @@ async def test_what_cannot_be_started_says_why(fleet: Fleet, tmp_path: Path) -> 
         await started(settings_of(fleet), taken)
 
 
-async def test_a_broker_that_is_not_there_or_does_not_know_the_user_is_named(fleet: Fleet) -> None:
+async def test_an_unreachable_broker_or_a_refused_login_is_reported(fleet: Fleet) -> None:
     broker = brokers_of(fleet)[0]
 
     with pytest.raises(UpstreamUnreachable):
@@ -306,13 +313,13 @@ async def test_a_broker_that_is_not_there_or_does_not_know_the_user_is_named(fle
         await dial(broker, "lkc-zzzzzz_sa-000001", secrets.token_hex(), None)
 
 
-async def test_an_answer_nobody_asked_for_closes_the_connection(ada: Access, gateway: RunningGateway) -> None:
+async def test_an_unexpected_response_closes_the_connection(ada: Access, gateway: RunningGateway) -> None:
     connection = await Connection.open(*place(ada), ada.security())
     before = gateway.gateway.denials[Denial.UPSTREAM]
     here = connection._writer.get_extra_info("sockname")
 
     def ours() -> Session:
-        """Of all that clients of other tests may still have open."""
+        """Sessions of this connection, without those that clients of other tests still have open."""
         sessions = gateway.gateway.sessions.values()
         return next(s for s in sessions if s.transport and s.transport.get_extra_info("peername") == here)
 
@@ -321,5 +328,5 @@ async def test_an_answer_nobody_asked_for_closes_the_connection(ada: Access, gat
 
     wait_for(lambda: session.number not in gateway.gateway.sessions, what="the session to end")
     assert gateway.gateway.denials[Denial.UPSTREAM] == before + 1
-    assert AnswerUnexpected(found="x", expected="y").code == "PEN-4007"
+    assert ResponseUnexpected(actual="x", expected="y").code == "PEN-4007"
     await connection.close()

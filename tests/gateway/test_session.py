@@ -1,4 +1,4 @@
-"""A session between two transports that only remember: order, pauses, and what is never passed on."""
+"""A session between two recording transports: order, pauses, and what is never passed on."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from bench.gateway_load import produce_frame
 from penstock.gateway.admission import Denial
-from penstock.gateway.dialogue import CORRELATION_ID, LOOK_UP_VERSION
+from penstock.gateway.connection_states import CLIENT_FULL, IN_FLIGHT, State
+from penstock.gateway.local_requests import CORRELATION_ID, LOOK_UP_VERSION
 from penstock.gateway.session import Session
-from penstock.gateway.states import CLIENT_FULL, IN_FLIGHT, State
 from penstock.model.errors.gateway import BrokersUnknown
-from penstock.wire.codes import Code
+from penstock.wire.error_codes import Code
 from penstock.wire.frames import (
     Request,
     Response,
@@ -55,7 +55,7 @@ def beat(number: int) -> bytes:
     return encode_response("Heartbeat", 0, Response(number, {"ErrorCode": 0}))
 
 
-async def test_a_request_is_renamed_and_its_answer_comes_back(serving: tuple[Session, Wire, Wire]) -> None:
+async def test_a_request_is_renamed_and_its_response_passed_on(serving: tuple[Session, Wire, Wire]) -> None:
     session, client, broker = serving
 
     session.data_received(heartbeat(7))
@@ -69,18 +69,18 @@ async def test_a_request_is_renamed_and_its_answer_comes_back(serving: tuple[Ses
 
 async def test_a_topic_that_was_deleted_is_forgotten(serving: tuple[Session, Wire, Wire]) -> None:
     session, client, _ = serving
-    assert session.realm is not None
-    session.realm.topics.learn(b"lkc-7hq2mz_orders", bytes(15) + b"1")
-    told = {"Responses": [{"Name": "lkc-7hq2mz_orders", "ErrorCode": 0}]}
+    assert session.context is not None
+    session.context.topics.learn(b"lkc-7hq2mz_orders", bytes(15) + b"1")
+    deleted = {"Responses": [{"Name": "lkc-7hq2mz_orders", "ErrorCode": 0}]}
 
     session.data_received(request("DeleteTopics", 1, 3, TopicNames=["orders"], TimeoutMs=1))
-    session.from_broker(encode_response("DeleteTopics", 1, Response(3, told)))
+    session.from_broker(encode_response("DeleteTopics", 1, Response(3, deleted)))
 
     assert len(client.frames()) == 1
-    assert b"lkc-7hq2mz_orders" not in session.realm.topics.by_name
+    assert b"lkc-7hq2mz_orders" not in session.context.topics.by_name
 
 
-async def test_our_own_answers_wait_for_those_before_them(serving: tuple[Session, Wire, Wire]) -> None:
+async def test_local_responses_wait_for_those_before_them(serving: tuple[Session, Wire, Wire]) -> None:
     session, client, _ = serving
 
     session.data_received(heartbeat(1) + versions_request(2) + heartbeat(3))
@@ -91,16 +91,16 @@ async def test_our_own_answers_wait_for_those_before_them(serving: tuple[Session
     assert [int.from_bytes(frame[:4]) for frame in client.frames()] == [1, 2, 3]
 
 
-async def test_a_flood_of_requests_answered_here_is_bounded(serving: tuple[Session, Wire, Wire]) -> None:
+async def test_a_flood_of_local_requests_is_bounded(serving: tuple[Session, Wire, Wire]) -> None:
     session, client, broker = serving
 
     session.data_received(heartbeat(1) + b"".join(versions_request(n) for n in range(2, 50)))
 
     assert session.pauses == IN_FLIGHT
-    assert not client.reading
-    assert len(session.waiting) == BOUNDS.in_flight_max
+    assert not client.is_reading()
+    assert len(session.in_flight) == BOUNDS.in_flight_max
     session.from_broker(beat(1))
-    assert client.reading
+    assert client.is_reading()
     assert len(client.frames()) == 49
     assert len(broker.frames()) == 1
 
@@ -112,13 +112,13 @@ async def test_a_client_that_does_not_read_is_not_read(serving: tuple[Session, W
     session.data_received(versions_request(1) + heartbeat(2))
 
     assert session.pauses == CLIENT_FULL
-    assert not client.reading
-    assert not broker.reading
+    assert not client.is_reading()
+    assert not broker.is_reading()
     assert client.frames() == broker.frames() == []
     session.resume_writing()
     assert len(client.frames()) == len(broker.frames()) == 1
-    assert client.reading
-    assert broker.reading
+    assert client.is_reading()
+    assert broker.is_reading()
 
 
 async def test_a_broker_that_does_not_keep_up_stops_the_client(serving: tuple[Session, Wire, Wire]) -> None:
@@ -126,14 +126,14 @@ async def test_a_broker_that_does_not_keep_up_stops_the_client(serving: tuple[Se
     assert session.upstream is not None
 
     session.upstream.pause_writing()
-    paused = client.reading
+    paused = client.is_reading()
     session.upstream.resume_writing()
 
     assert not paused
-    assert client.reading
+    assert client.is_reading()
 
 
-async def test_draining_holds_what_is_new_and_closes_when_all_is_answered(
+async def test_draining_holds_new_requests_and_closes_when_all_have_a_response(
     serving: tuple[Session, Wire, Wire],
 ) -> None:
     session, client, broker = serving
@@ -159,7 +159,7 @@ async def test_draining_holds_what_is_new_and_closes_when_all_is_answered(
         b"\0\0\0\x0a" + b"\x7f" * 10,
     ],
 )
-async def test_nothing_but_a_login_is_heard_before_one(gateway: Gateway, frame: bytes) -> None:
+async def test_only_a_login_is_accepted_before_login(gateway: Gateway, frame: bytes) -> None:
     session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
     session.connection_made(client)
 
@@ -171,17 +171,17 @@ async def test_nothing_but_a_login_is_heard_before_one(gateway: Gateway, frame: 
     assert gateway.denials[Denial.API_REFUSED] == 1
 
 
-async def test_a_login_outside_of_frames_is_refused(gateway: Gateway) -> None:
+async def test_a_login_outside_of_kafka_frames_is_refused(gateway: Gateway) -> None:
     session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
     session.connection_made(client)
 
     session.data_received(request("SaslHandshake", 0, 3, Mechanism="PLAIN"))
 
-    (answer,) = client.frames()
-    assert decode_response("SaslHandshake", 0, answer).body["ErrorCode"] == Code.UNSUPPORTED_VERSION
+    (response,) = client.frames()
+    assert decode_response("SaslHandshake", 0, response).body["ErrorCode"] == Code.UNSUPPORTED_VERSION
 
 
-async def test_a_session_given_up_during_tls_does_not_come_back(gateway: Gateway) -> None:
+async def test_a_session_that_timed_out_during_tls_stays_closed(gateway: Gateway) -> None:
     session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
     session.abort("too late")
 
@@ -190,23 +190,23 @@ async def test_a_session_given_up_during_tls_does_not_come_back(gateway: Gateway
     assert client.closed
 
 
-def metadata_answer(version: int, number: int, *brokers: int) -> bytes:
+def metadata_response(version: int, number: int, *brokers: int) -> bytes:
     listed = [{"NodeId": one, "Host": "h", "Port": 1, "Rack": None} for one in brokers]
     body = {"Brokers": listed, "ClusterId": "c", "ControllerId": 1, "Topics": []}
     return encode_response("Metadata", version, Response(number, body))
 
 
 @pytest.mark.parametrize("version", [2, 9, 13])
-async def test_metadata_without_brokers_is_taken_for_a_broker_that_is_away(
+async def test_metadata_without_brokers_closes_the_connection(
     gateway: Gateway, serving: tuple[Session, Wire, Wire], version: int
 ) -> None:
-    """As one may give it that has just started: librdkafka would have nobody left to ask."""
+    """As from a broker that has just started: librdkafka could reach no broker any more."""
     session, client, broker = serving
     session.data_received(heartbeat(1))
     session.data_received(request("Metadata", version, 2, Topics=None))
     assert len(broker.frames()) == 2
 
-    session.from_broker(beat(1) + metadata_answer(version, 2))
+    session.from_broker(beat(1) + metadata_response(version, 2))
 
     assert client.frames() == [beat(1)[4:]]
     assert client.closed
@@ -217,25 +217,25 @@ async def test_metadata_of_one_broker_is_passed_on(serving: tuple[Session, Wire,
     session, client, _ = serving
     session.data_received(request("Metadata", 12, 1, Topics=None))
 
-    session.from_broker(metadata_answer(12, 1, 1))
+    session.from_broker(metadata_response(12, 1, 1))
 
-    (answer,) = client.frames()
-    (listed,) = decode_response("Metadata", 12, answer).body["Brokers"]
+    (response,) = client.frames()
+    (listed,) = decode_response("Metadata", 12, response).body["Brokers"]
     assert (listed["Host"], listed["Port"]) == ("gateway", 9001)
 
 
-async def test_what_is_asked_for_a_tenant_is_not_taken_from_a_broker_that_knows_none(
+async def test_the_gateways_own_metadata_request_fails_without_brokers(
     serving: tuple[Session, Wire, Wire],
 ) -> None:
     session, _, broker = serving
-    asked = asyncio.create_task(session.dialogue.ask_metadata(None, LOOK_UP_VERSION))
+    requesting = asyncio.create_task(session.local_requests.request_metadata(None))
     await asyncio.sleep(0)
     assert len(broker.frames()) == 1
 
-    session.from_broker(metadata_answer(LOOK_UP_VERSION, CORRELATION_ID))
+    session.from_broker(metadata_response(LOOK_UP_VERSION, CORRELATION_ID))
 
     with pytest.raises(BrokersUnknown):
-        await asked
+        await requesting
 
 
 async def test_draining_in_the_middle_of_a_frame_keeps_back_pressure(
@@ -246,21 +246,21 @@ async def test_draining_in_the_middle_of_a_frame_keeps_back_pressure(
     middle = len(frame) // 2
     session.data_received(frame[:middle])
     session.drain()
-    read = [client.reading]  # the rest of it is wanted
+    read = [client.is_reading()]  # the rest of it is read
 
-    session.broker_stalls(True)
-    read.append(client.reading)
-    session.broker_stalls(False)
-    read.append(client.reading)
+    session.broker_backpressure(True)
+    read.append(client.is_reading())
+    session.broker_backpressure(False)
+    read.append(client.is_reading())
     session.data_received(frame[middle:] + heartbeat(2))
-    read.append(client.reading)  # the next one is not
+    read.append(client.is_reading())  # the next one is not
 
     assert read == [True, False, True, False]
     assert len(broker.frames()) == 1
     assert not client.closed
 
 
-async def test_whoever_comes_too_often_is_let_go_sooner_while_the_door_is_crowded(
+async def test_rejected_logins_are_closed_sooner_while_many_connections_are_half_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gateway = quiet_gateway(replace(BOUNDS, half_open_max=4))
@@ -270,16 +270,16 @@ async def test_whoever_comes_too_often_is_let_go_sooner_while_the_door_is_crowde
     waits: list[float] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda wait, *_: waits.append(wait))
 
-    session.dialogue.turn_away(login, Denial.TENANT_RATE)
+    session.local_requests.reject_login(login, Denial.TENANT_RATE)
     for n in range(3):
-        assert gateway.doorkeeper.knock(f"10.0.0.{n}", 0.0) is None
-    session.dialogue.turn_away(login, Denial.TENANT_RATE)
+        assert gateway.admission.admit_connection(f"10.0.0.{n}", 0.0) is None
+    session.local_requests.reject_login(login, Denial.TENANT_RATE)
 
     assert waits[0] >= 1 > waits[1]
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_a_request_beyond_its_bound_ends_the_connection_whether_or_not_its_like_is_known(
+async def test_a_request_beyond_its_bound_closes_the_connection_on_both_paths(
     known: bool,
 ) -> None:
     session, client, broker = serving_session(quiet_gateway(replace(BOUNDS, frame_bytes_max=2048)))

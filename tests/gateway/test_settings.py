@@ -1,4 +1,4 @@
-"""A gateway's file: what it may say, and how it is told that it may not."""
+"""A gateway's file: accepted settings, and errors for the others."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def test_a_short_file_is_enough() -> None:
 
     assert settings.routing is Routing.PORT
     assert settings.advertised_host == settings.listen == "127.0.0.1"
-    assert config.broker_of[1].offered_port == 28001
+    assert config.broker_of[1].listen_port == 28001
     tenant, key = config.keys[KEY["id"]]
     assert tenant.prefix == b"lkc-7hq2mz_"
     assert tenant.user_of(key.account) == "lkc-7hq2mz_sa-000001"
 
 
-def test_bounds_that_are_named_are_others_and_the_rest_stays() -> None:
+def test_bounds_not_in_the_file_keep_their_defaults() -> None:
     bounds = {"attempts_per_address_per_second": 1000, "connections_max": 50}
     settings, _ = parse_gateway(DOCUMENT | {"bounds": bounds})
 
     assert settings.bounds == Bounds(attempts_per_address_per_second=1000.0, connections_max=50)
 
 
-def test_a_tenants_quota_is_read_in_the_units_that_are_counted() -> None:
+def test_a_tenants_quota_is_converted_to_the_units_counted() -> None:
     quota = {"ingress_bytes_per_second": 20_000_000, "request_seconds_per_second": 0.5}
     _, config = parse_gateway(DOCUMENT | {"tenants": [TENANT | {"quota": quota}]})
 
     assert config.tenants[0].quota == {Dimension.INGRESS_BYTES: 20e6, Dimension.REQUEST_TIME_US: 500_000}
 
 
-def test_a_tenants_sample_comes_before_the_gateways() -> None:
+def test_a_tenants_log_sample_overrides_the_gateways() -> None:
     settings, config = parse_gateway(DOCUMENT | {"log_sample": 0.25, "tenants": [TENANT | {"log_sample": 0}]})
 
     assert settings.log_sample == 0.25
@@ -52,7 +52,7 @@ def test_a_tenants_sample_comes_before_the_gateways() -> None:
     assert parse_gateway(DOCUMENT)[1].tenants[0].log_sample is None
 
 
-def test_an_account_has_the_rights_that_are_written_and_none_by_default() -> None:
+def test_an_account_has_the_listed_rights_and_none_by_default() -> None:
     right = {"resource": "topic", "name": "orders", "operation": "read"}
     accounts = [
         {"id": "sa-000001"},
@@ -105,17 +105,17 @@ def test_secrets_and_hashes_are_not_shown() -> None:
         ({"tenants": "one"}, SettingInvalid),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(change: dict[str, Any], error: type[Exception]) -> None:
+def test_an_invalid_setting_is_refused_with_its_place(change: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         parse_gateway(DOCUMENT | change)
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsUnreadable):
         read_gateway_file(tmp_path / "gateway.yaml")
 
 
-def test_paths_are_beside_the_file() -> None:
+def test_paths_are_relative_to_the_file() -> None:
     settings, _ = parse_gateway(DOCUMENT | {"platform_key": "secrets/key"}, beside=Path("etc"))
 
     assert settings.platform_key == Path("etc/secrets/key")

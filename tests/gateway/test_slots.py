@@ -1,4 +1,4 @@
-"""Every slot for a name, in every API and version that is passed on, with what is another tenant's in it."""
+"""Every name field of every API and version that is passed on, filled with another tenant's names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from penstock.gateway.apis import UNMASKED, Treatment
 from penstock.gateway.settings import Bounds
 from penstock.model.errors import PenstockError
+from penstock.wire.field_rules import Kind
 from penstock.wire.frames import Request, decode_request, encode_request
-from penstock.wire.rules import Kind
 from tests.gateway.slots import NAMES, PASSED_ON, Chosen, body_of, names_in, served
 from tests.gateway.test_attacks import Victim, open_as, snapshot, text_of, victim
 from tests.gateway.wires import TENANT, quiet_gateway, serving_session
-from tests.ground.gateway import new_access
+from tests.harness.gateway import new_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.fleet import Fleet
-    from tests.ground.gateway import Access, RunningGateway
+    from tests.harness.fleet import Fleet
+    from tests.harness.gateway import Access, RunningGateway
 
 __all__ = ["victim"]
 
@@ -30,7 +30,7 @@ OWN = TENANT.prefix
 FOREIGN = b"lkc-9xk4vt_"
 FOREIGN_ID = UUID(int=0xFEED_FACE_CAFE_BEEF_0123_4567_89AB_CDEF)
 THEIRS = FOREIGN.decode() + "orders"
-# Metadata looks an unknown id up as the tenant's own user; what a member says it owns gives it nothing.
+# Metadata looks up an unknown id as the tenant's user; claimed partitions give a member nothing.
 ID_PASSES = {"Metadata", *UNMASKED}
 CHOICES = {
     "another tenant's": Chosen(THEIRS, THEIRS, THEIRS, FOREIGN_ID, THEIRS),
@@ -41,7 +41,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("which", CHOICES)
-async def test_what_reaches_the_broker_lies_below_the_tenants_own_prefix(which: str) -> None:
+async def test_every_name_that_reaches_the_broker_has_the_tenants_prefix(which: str) -> None:
     reached = 0
     for api, version in served():
         session, _, broker = serving_session(quiet_gateway(Bounds()))
@@ -50,7 +50,7 @@ async def test_what_reaches_the_broker_lies_below_the_tenants_own_prefix(which: 
             encode_request(Request(api, version, 1, "c", body_of(api, version, CHOICES[which])))
         )
         await asyncio.sleep(0)  # some are looked up first
-        session.dialogue.stop()
+        session.local_requests.stop()
 
         for frame in broker.frames():
             reached += 1
@@ -68,10 +68,10 @@ async def test_what_reaches_the_broker_lies_below_the_tenants_own_prefix(which: 
 
 
 @pytest.mark.kafka
-async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
+async def test_no_field_of_any_api_and_version_reaches_another_tenant(
     fleet: Fleet, victim: Victim, eve: Access
 ) -> None:
-    """The same against a real broker: what there was is as it was, and nothing was told."""
+    """The same against a real broker: nothing is changed, and nothing revealed."""
     chosen = Chosen(
         victim.foreign_topic,
         victim.foreign_group,
@@ -81,50 +81,50 @@ async def test_no_slot_of_any_api_and_version_reaches_another_tenant(
         f"User:{victim.access.user}",
     )
     before = await snapshot(fleet, victim)
-    answers: dict[tuple[str, int], Any] = {}
+    responses: dict[tuple[str, int], Any] = {}
     connection = await open_as(eve)
 
-    for api, version in served(PASSED_ON | {Treatment.ERRAND, Treatment.DENIED}):
+    for api, version in served(PASSED_ON | {Treatment.PLATFORM, Treatment.DENIED}):
         try:
             async with asyncio.timeout(20):
-                answers[api, version] = await connection.call(
+                responses[api, version] = await connection.call(
                     api, body_of(api, version, chosen), version=version
                 )
-        except PenstockError as refused:  # what cannot be read closes its connection
-            answers[api, version] = str(refused)
+        except PenstockError as refused:  # an unreadable request closes its connection
+            responses[api, version] = str(refused)
             await connection.close()
             connection = await open_as(eve)
     await connection.close()
 
     assert await snapshot(fleet, victim) == before
-    for attack, answer in answers.items():
-        said = answer if isinstance(answer, str) else text_of(answer)
-        assert "secret" not in said, attack
-        assert victim.access.user not in said, attack
-    closed = [attack for attack, answer in answers.items() if isinstance(answer, str)]
-    assert len(closed) < len(answers) / 4, closed
+    for attack, response in responses.items():
+        text = response if isinstance(response, str) else text_of(response)
+        assert "secret" not in text, attack
+        assert victim.access.user not in text, attack
+    closed = [attack for attack, response in responses.items() if isinstance(response, str)]
+    assert len(closed) < len(responses) / 4, closed
 
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("principal", ["own", "every", "null"])
-async def test_what_the_platform_does_for_one_tenant_touches_no_other(
+async def test_platform_requests_of_one_tenant_touch_no_other(
     fleet: Fleet, victim: Victim, make_gateway: Callable[..., RunningGateway], principal: str
 ) -> None:
-    """Here the broker would refuse nothing. The attacker is new: it may well delete all of its own rules."""
+    """Here the broker would refuse nothing. The attacker is a new tenant, since it may delete its ACLs."""
     attacker = make_gateway(new_access()).accesses[0]
     who = {"own": f"User:{attacker.account}", "every": "User:*", "null": None}[principal]
     before = await snapshot(fleet, victim)
-    said = ""
+    text = ""
 
     async with await open_as(attacker) as connection:
         for name in (victim.foreign_topic, "*", "", None):
             chosen = Chosen(name, name, name, victim.topic_id, name, who)
-            for api, version in served(frozenset((Treatment.ERRAND,))):
-                said += text_of(await connection.call(api, body_of(api, version, chosen), version=version))
+            for api, version in served(frozenset((Treatment.PLATFORM,))):
+                text += text_of(await connection.call(api, body_of(api, version, chosen), version=version))
 
     assert await snapshot(fleet, victim) == before
-    assert victim.access.user not in said
-    assert victim.access.account not in said
+    assert victim.access.user not in text
+    assert victim.access.account not in text
 
 
 EVERY_ACL = {
@@ -151,7 +151,7 @@ ALL: list[tuple[str, int, dict[str, Any]]] = [
 
 @pytest.mark.kafka
 @pytest.mark.parametrize(("api", "version", "body"), ALL, ids=[f"{api}-{version}" for api, version, _ in ALL])
-async def test_asking_for_all_shows_ones_own_alone(
+async def test_listing_everything_shows_only_the_tenants_own(
     victim: Victim, bob: Access, api: str, version: int, body: dict[str, Any]
 ) -> None:
     shown = {}

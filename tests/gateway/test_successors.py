@@ -1,4 +1,4 @@
-"""A gateway that takes over from another knows none of its topics' ids: nobody may get stuck on that."""
+"""A gateway that takes over knows no topic ids yet, and clients must not get stuck on that."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from penstock.kafka import configs
+from penstock.kafka.admin import configs
+from penstock.kafka.admin.configs import Resource, ResourceKind
+from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
-from penstock.kafka.configs import Resource, ResourceKind
-from penstock.kafka.outcomes import all_done
 from penstock.kafka.routing import group_coordinator
-from penstock.wire.codes import Code
+from penstock.wire.error_codes import Code
 from tests.gateway.test_attacks import one_record, open_as, produce_body
-from tests.ground.gateway import known_everywhere, new_access
+from tests.harness.gateway import new_access, wait_for_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.gateway import Access, RunningGateway
+    from tests.harness.gateway import Access, RunningGateway
 
 pytestmark = pytest.mark.kafka
 SECONDS = 60.0
@@ -28,7 +28,7 @@ SECONDS = 60.0
 
 async def written(access: Access, topic: str) -> UUID:
     """The id of a new topic with one record, led by the first broker."""
-    asked = {
+    requested = {
         "Name": topic,
         "NumPartitions": -1,
         "ReplicationFactor": -1,
@@ -36,12 +36,14 @@ async def written(access: Access, topic: str) -> UUID:
         "Configs": [],
     }
     async with await open_as(access) as connection:
-        made = await connection.call("CreateTopics", {"Topics": [asked], "TimeoutMs": 10_000})
-        await known_everywhere(access, topic)
+        made = await connection.call("CreateTopics", {"Topics": [requested], "TimeoutMs": 10_000})
+        await wait_for_topic(access, topic)
         code = -1
-        while code:  # a leader that has just become one may say no
-            answer = await connection.call("Produce", produce_body({"Name": topic}, one_record()), version=9)
-            code = answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
+        while code:  # a newly elected leader may refuse
+            response = await connection.call(
+                "Produce", produce_body({"Name": topic}, one_record()), version=9
+            )
+            code = response["Responses"][0]["PartitionResponses"][0]["ErrorCode"]
     topic_id: UUID = made["Topics"][0]["TopicId"]
     return topic_id
 
@@ -57,7 +59,7 @@ def fetch(session: int, epoch: int, topics: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-async def test_a_fetch_session_that_began_with_an_id_yet_unknown_is_begun_again(
+async def test_a_fetch_session_with_an_unknown_id_is_opened_again(
     make_gateway: Callable[..., RunningGateway], unique: Callable[[str], str]
 ) -> None:
     access = new_access()
@@ -69,19 +71,19 @@ async def test_a_fetch_session_that_began_with_an_id_yet_unknown_is_begun_again(
 
     async with asyncio.timeout(SECONDS), await open_as(successor) as connection:
         while not records:
-            # As Java's consumers do: what is in the session is not named again.
+            # As Java's consumers do: partitions of the session are not named again.
             named = topics if epoch == 0 else []
-            answer = await connection.call("Fetch", fetch(session, epoch, named), version=16)
-            session = answer["SessionId"]
+            response = await connection.call("Fetch", fetch(session, epoch, named), version=16)
+            session = response["SessionId"]
             epoch = epoch + 1 if session else 0
             records = next(
-                (p["Records"] for t in answer["Responses"] for p in t["Partitions"] if p["Records"]), None
+                (p["Records"] for t in response["Responses"] for p in t["Partitions"] if p["Records"]), None
             )
 
     assert b"secret" in bytes(records)
 
 
-async def test_a_share_session_that_begins_with_an_id_yet_unknown_gets_its_records(
+async def test_a_share_session_with_an_unknown_id_gets_its_records(
     make_gateway: Callable[..., RunningGateway], unique: Callable[[str], str]
 ) -> None:
     access = new_access()
@@ -90,7 +92,7 @@ async def test_a_share_session_that_begins_with_an_id_yet_unknown_gets_its_recor
     topic_id = await written(first, topic)
     async with Client(first.bootstrap, first.security()) as client:
         resource = Resource(ResourceKind.GROUP, group)
-        all_done(
+        results_or_raise(
             await configs.alter(client, {resource: configs.changes({"share.auto.offset.reset": "earliest"})})
         )
     member = str(uuid4())
@@ -105,7 +107,7 @@ async def test_a_share_session_that_begins_with_an_id_yet_unknown_gets_its_recor
         await joined(first, group, member, topic)
         codes, records, epoch = [], None, 0
         while not records:
-            # A broker that has not heard of the setting yet lets the group begin at the end.
+            # A broker that has not received the setting yet lets the group start at the end.
             await writer.call("Produce", produce_body({"Name": topic}, one_record()), version=9)
             body = {
                 "GroupId": group,
@@ -119,10 +121,10 @@ async def test_a_share_session_that_begins_with_an_id_yet_unknown_gets_its_recor
                 "Topics": topics if epoch == 0 else [],
                 "ForgottenTopicsData": [],
             }
-            answer = await connection.call("ShareFetch", body, version=1)
-            assert answer["ErrorCode"] == Code.NONE, answer
+            response = await connection.call("ShareFetch", body, version=1)
+            assert response["ErrorCode"] == Code.NONE, response
             epoch += 1
-            parts = [p for t in answer["Responses"] for p in t["Partitions"]]
+            parts = [p for t in response["Responses"] for p in t["Partitions"]]
             codes += [p["ErrorCode"] for p in parts]
             records = next((p["Records"] for p in parts if p["Records"]), None)
 
@@ -131,7 +133,7 @@ async def test_a_share_session_that_begins_with_an_id_yet_unknown_gets_its_recor
 
 
 async def joined(access: Access, group: str, member: str, topic: str) -> None:
-    """A member of the share group that has been assigned something."""
+    """A member of the share group with an assignment."""
     async with Client(access.bootstrap, access.security()) as client:
         epoch, assigned = 0, None
         while not assigned:
@@ -142,8 +144,8 @@ async def joined(access: Access, group: str, member: str, topic: str) -> None:
                 "RackId": None,
                 "SubscribedTopicNames": [topic],
             }
-            answer = await client.call("ShareGroupHeartbeat", body, to=group_coordinator(group))
-            assert answer["ErrorCode"] == Code.NONE, answer
-            epoch = answer["MemberEpoch"]
-            assigned = (answer["Assignment"] or {}).get("TopicPartitions") or assigned
+            response = await client.call("ShareGroupHeartbeat", body, to=group_coordinator(group))
+            assert response["ErrorCode"] == Code.NONE, response
+            epoch = response["MemberEpoch"]
+            assigned = (response["Assignment"] or {}).get("TopicPartitions") or assigned
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Where other proxies slip: order of answers, bytes inside bytes, addresses at a frame's end, paging."""
+"""Where other proxies fail: response order, embedded bytes, addresses at the end of a frame, paging."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from penstock.kafka.client import Client
 from penstock.kafka.connection import Connection
 from penstock.kafka.routing import group_coordinator
 from penstock.wire.codec import decode
-from penstock.wire.codes import Code
+from penstock.wire.error_codes import Code
 from penstock.wire.frames import Request, decode_response, encode_request
 from penstock.wire.records import Record, write
-from tests.ground.fleet import wait_for
-from tests.ground.gateway import known_everywhere, raw_login, read_frame
-from tests.ground.topics import leads
+from tests.harness.fleet import wait_for
+from tests.harness.gateway import raw_login, read_frame, wait_for_topic
+from tests.harness.propagation import accepts_requests_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from tests.ground.fleet import Fleet
-    from tests.ground.gateway import Access, RunningGateway
+    from tests.harness.fleet import Fleet
+    from tests.harness.gateway import Access, RunningGateway
 
 pytestmark = pytest.mark.kafka
 SECONDS = 30.0
@@ -41,19 +41,19 @@ async def made(connection: Connection, topic: str, leader: int = 1, partitions: 
     """A topic of this connection's tenant whose partitions this broker leads."""
     replicas = [leader, *(n for n in (1, 2, 3) if n != leader)]
     assignments = [{"PartitionIndex": n, "BrokerIds": replicas} for n in range(partitions)]
-    asked = {"Name": topic, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
-    answer = await connection.call(
-        "CreateTopics", {"Topics": [asked | {"Assignments": assignments}], "TimeoutMs": 10_000}
+    requested = {"Name": topic, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
+    response = await connection.call(
+        "CreateTopics", {"Topics": [requested | {"Assignments": assignments}], "TimeoutMs": 10_000}
     )
-    assert answer["Topics"][0]["ErrorCode"] == Code.NONE, answer
+    assert response["Topics"][0]["ErrorCode"] == Code.NONE, response
     seen: list[int] = []
     while seen != [leader] * partitions:
-        found = await connection.call("Metadata", {"Topics": [{"Name": topic}]}, version=9)
-        seen = [p["LeaderId"] for p in found["Topics"][0]["Partitions"]]
-    if leader == 1:  # the broker at hand: it knows that it is to lead before it does
-        while not await leads(connection, topic, [*range(partitions)]):
+        result = await connection.call("Metadata", {"Topics": [{"Name": topic}]}, version=9)
+        seen = [p["LeaderId"] for p in result["Topics"][0]["Partitions"]]
+    if leader == 1:  # this broker: it knows that it will lead before it does
+        while not await accepts_requests_for(connection, topic, [*range(partitions)]):
             await asyncio.sleep(0.02)
-    identity: UUID = answer["Topics"][0]["TopicId"]
+    identity: UUID = response["Topics"][0]["TopicId"]
     return identity
 
 
@@ -63,7 +63,7 @@ def produce(topic: str, acks: int, value: bytes = b"x") -> dict[str, Any]:
     return {"TransactionalId": None, "Acks": acks, "TimeoutMs": 10_000, "TopicData": topics}
 
 
-async def test_answers_come_in_the_order_of_requests_whoever_gives_them(
+async def test_responses_come_in_request_order_from_broker_and_gateway(
     ada: Access, unique: Callable[[str], str]
 ) -> None:
     topic = unique("orders")
@@ -72,17 +72,17 @@ async def test_answers_come_in_the_order_of_requests_whoever_gives_them(
     reader, writer = await raw_login(ada)
     requests = [
         ("Produce", 9, produce(topic, 1)),  # forwarded
-        ("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"}),  # answered here
-        ("Produce", 9, produce(topic, 0)),  # never answered
-        ("DescribeQuorum", 2, {}),  # refused here
-        ("Metadata", 12, {"Topics": None}),  # built anew
+        ("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"}),  # local
+        ("Produce", 9, produce(topic, 0)),  # no response
+        ("DescribeQuorum", 2, {}),  # refused by the gateway
+        ("Metadata", 12, {"Topics": None}),  # rebuilt
         (
             "DescribeConfigs",
             4,
             {"Resources": [{"ResourceType": 8, "ResourceName": "1"}]},
-        ),  # refused by what it names
+        ),  # refused for its name
         ("ListGroups", 4, {}),
-        ("CreateTopics", 7, {"Topics": [], "TimeoutMs": 1}),  # answered here, nothing being left to ask
+        ("CreateTopics", 7, {"Topics": [], "TimeoutMs": 1}),  # local, as no topic is left
         ("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": ["g"]}),
     ]
     frames = [
@@ -91,33 +91,33 @@ async def test_answers_come_in_the_order_of_requests_whoever_gives_them(
     ]
 
     writer.write(b"".join(frames))
-    answers = {}
+    responses = {}
     expected = [n for n in range(100, 100 + len(requests)) if n != 102]
     for number in expected:
         frame = await read_frame(reader)
         api, version, _ = requests[number - 100]
-        answers[number] = decode_response(api, version, frame)
+        responses[number] = decode_response(api, version, frame)
 
-    assert [answer.correlation_id for answer in answers.values()] == expected
-    assert answers[103].body["ErrorCode"] == Code.CLUSTER_AUTHORIZATION_FAILED
-    assert answers[105].body["Results"][0]["ErrorCode"] == Code.CLUSTER_AUTHORIZATION_FAILED
+    assert [response.correlation_id for response in responses.values()] == expected
+    assert responses[103].body["ErrorCode"] == Code.CLUSTER_AUTHORIZATION_FAILED
+    assert responses[105].body["Results"][0]["ErrorCode"] == Code.CLUSTER_AUTHORIZATION_FAILED
     writer.close()
 
 
-async def test_an_unknown_version_of_apiversions_gets_the_oldest_answer(ada: Access) -> None:
+async def test_an_unknown_version_of_apiversions_gets_version_0(ada: Access) -> None:
     reader, writer = await asyncio.open_connection(*place(ada))
 
     writer.write(struct.pack(">ihhih", 10, 18, 99, 7, -1))
     (size,) = struct.unpack(">i", await reader.readexactly(4))
-    answer = decode_response("ApiVersions", 0, await reader.readexactly(size))
+    response = decode_response("ApiVersions", 0, await reader.readexactly(size))
 
-    assert answer.body["ErrorCode"] == Code.UNSUPPORTED_VERSION
-    offered = {api["ApiKey"]: api["MinVersion"] for api in answer.body["ApiKeys"]}
+    assert response.body["ErrorCode"] == Code.UNSUPPORTED_VERSION
+    offered = {api["ApiKey"]: api["MinVersion"] for api in response.body["ApiKeys"]}
     assert offered[0] == 0  # librdkafka takes Produce 0–2 for compression (KAFKA-18659)
     writer.close()
 
 
-def test_the_coordinator_knows_a_members_topics_by_their_own_names(
+def test_the_coordinator_sees_a_members_topics_with_prefix(
     ada: Access, fleet: Fleet, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("orders"), unique("readers")
@@ -127,7 +127,7 @@ def test_the_coordinator_knows_a_members_topics_by_their_own_names(
             await made(connection, topic)
 
     asyncio.run(create())
-    asyncio.run(known_everywhere(ada, topic))
+    asyncio.run(wait_for_topic(ada, topic))
     consumer = Consumer(ada.client_config(group_id=group, auto_offset_reset="earliest"))
     consumer.subscribe([topic])
     wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), what="an assignment")
@@ -135,9 +135,9 @@ def test_the_coordinator_knows_a_members_topics_by_their_own_names(
     async def describe() -> dict[str, Any]:
         async with Client(fleet.bootstrap, fleet.security()) as client:
             name = ada.prefix + group
-            answer = await client.call("DescribeGroups", {"Groups": [name]}, to=group_coordinator(name))
-            found: dict[str, Any] = answer["Groups"][0]
-            return found
+            response = await client.call("DescribeGroups", {"Groups": [name]}, to=group_coordinator(name))
+            result: dict[str, Any] = response["Groups"][0]
+            return result
 
     described = asyncio.run(describe())
     (member,) = described["Members"]
@@ -153,21 +153,21 @@ def test_the_coordinator_knows_a_members_topics_by_their_own_names(
     assert [m.host for m in seen.members] == ["/gateway"]
 
 
-async def test_a_leader_volunteered_at_a_frames_end_is_the_gateways_address(
+async def test_a_leader_endpoint_in_a_response_is_the_gateways_address(
     ada: Access, unique: Callable[[str], str]
 ) -> None:
     topic = unique("orders")
     async with await Connection.open(*place(ada), ada.security()) as connection:
         await made(connection, topic, leader=2)
 
-        answer = await connection.call("Produce", produce(topic, 1), version=10)
-        while not answer["NodeEndpoints"]:  # it may not know the new leader yet
-            answer = await connection.call("Produce", produce(topic, 1), version=10)
+        response = await connection.call("Produce", produce(topic, 1), version=10)
+        while not response["NodeEndpoints"]:  # it may not know the new leader yet
+            response = await connection.call("Produce", produce(topic, 1), version=10)
 
-    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == Code.NOT_LEADER_OR_FOLLOWER
+    assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == Code.NOT_LEADER_OR_FOLLOWER
     offered = {place(ada, n) for n in range(3)}
-    assert {(node["Host"], node["Port"]) for node in answer["NodeEndpoints"]} <= offered
-    assert [node["NodeId"] for node in answer["NodeEndpoints"]] == [2]
+    assert {(node["Host"], node["Port"]) for node in response["NodeEndpoints"]} <= offered
+    assert [node["NodeId"] for node in response["NodeEndpoints"]] == [2]
 
 
 async def test_paging_through_partitions_stays_within_the_tenants_topics(
@@ -180,7 +180,7 @@ async def test_paging_through_partitions_stays_within_the_tenants_topics(
     async with await Connection.open(*place(ada), ada.security()) as connection:
         for name in names:
             await made(connection, name, partitions=2)
-        found: list[tuple[str, int]] = []
+        result: list[tuple[str, int]] = []
         cursor: dict[str, Any] | None = {"TopicName": names[0], "PartitionIndex": 0}
         while cursor is not None:
             body = {
@@ -188,20 +188,18 @@ async def test_paging_through_partitions_stays_within_the_tenants_topics(
                 "ResponsePartitionLimit": 1,
                 "Cursor": cursor,
             }
-            answer = await connection.call("DescribeTopicPartitions", body, version=0)
-            found += [
+            response = await connection.call("DescribeTopicPartitions", body, version=0)
+            result += [
                 (topic["Name"], partition["PartitionIndex"])
-                for topic in answer["Topics"]
+                for topic in response["Topics"]
                 for partition in topic["Partitions"]
             ]
-            cursor = answer["NextCursor"]
+            cursor = response["NextCursor"]
 
-    assert found == [(name, n) for name in names for n in range(2)]
+    assert result == [(name, n) for name in names for n in range(2)]
 
 
-async def test_a_topic_made_again_has_another_id_and_the_old_one_is_gone(
-    ada: Access, unique: Callable[[str], str]
-) -> None:
+async def test_a_topic_created_again_has_another_id(ada: Access, unique: Callable[[str], str]) -> None:
     topic = unique("orders")
     async with await Connection.open(*place(ada), ada.security()) as connection:
         first = await made(connection, topic)
@@ -213,14 +211,14 @@ async def test_a_topic_made_again_has_another_id_and_the_old_one_is_gone(
         second = await made(connection, topic)
 
         by_id = {"Topics": [{"TopicId": one, "Name": None} for one in (first, second)]}
-        answer = await connection.call("Metadata", by_id, version=12)
+        response = await connection.call("Metadata", by_id, version=12)
 
     assert first != second
-    codes = {entry["TopicId"]: (entry["ErrorCode"], entry["Name"]) for entry in answer["Topics"]}
+    codes = {entry["TopicId"]: (entry["ErrorCode"], entry["Name"]) for entry in response["Topics"]}
     assert codes == {first: (Code.UNKNOWN_TOPIC_ID, None), second: (Code.NONE, topic)}
 
 
-async def test_a_name_that_cannot_be_is_told_so_in_kafkas_own_words(ada: Access) -> None:
+async def test_an_invalid_name_gets_kafkas_own_error(ada: Access) -> None:
     async with await Connection.open(*place(ada), ada.security()) as connection:
         name = "x" * 239
         fetched = await connection.call(
@@ -240,7 +238,7 @@ async def test_a_name_that_cannot_be_is_told_so_in_kafkas_own_words(ada: Access)
     assert altered["Responses"][0]["ErrorCode"] == Code.INVALID_CONFIG
 
 
-def test_compressed_and_large_batches_pass_in_streams(
+def test_compressed_and_large_batches_are_streamed(
     ada: Access, gateway: RunningGateway, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("orders"), unique("readers")
@@ -264,7 +262,7 @@ def test_compressed_and_large_batches_pass_in_streams(
         message = consumer.poll(SECONDS)
         assert message is not None
         assert message.error() is None
-        read.append(message.value())
+        read.append(message.value() or b"")
     consumer.close()
 
     assert read == values + values

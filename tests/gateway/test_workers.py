@@ -1,4 +1,4 @@
-"""A gateway of two workers: tenants see one gateway, and no limit of theirs counts twice."""
+"""A gateway of two workers: tenants see one gateway, and no limit counts twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cli.app import run
 from penstock.gateway.config import TenantLimits
-from penstock.gateway.running import figures
+from penstock.gateway.run_file import headline_metrics
 from penstock.gateway.settings import Bounds
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Login, Mechanism, Security
@@ -25,22 +25,22 @@ from penstock.model.errors.wire import BrokerUnreachable, ConnectionLost, LoginR
 from penstock.model.events import Dimension
 from tests.gateway.test_drain import Load
 from tests.gateway.test_server import place
-from tests.ground.fleet import wait_for
-from tests.ground.gateway import known_everywhere, new_access
-from tests.ground.gateway_process import GatewayFile
+from tests.harness.fleet import wait_for
+from tests.harness.gateway import new_access, wait_for_topic
+from tests.harness.gateway_process import GatewayFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock.gateway.running import Running
-    from tests.ground.fleet import Fleet
-    from tests.ground.gateway import Access
+    from penstock.gateway.run_file import RunFile
+    from tests.harness.fleet import Fleet
+    from tests.harness.gateway import Access
 
 pytestmark = pytest.mark.kafka
 SECONDS = 30.0
 CLOSED = (BrokerUnreachable, ConnectionLost)
-TRIES_MAX = 200  # at a coin's throw: connections that all come to the same worker
+TRIES_MAX = 200  # at random: connections that all come to the same worker
 
 
 @pytest.fixture
@@ -50,32 +50,32 @@ def file(fleet: Fleet, tmp_path: Path) -> Iterator[GatewayFile]:
     made.stop()
 
 
-def held(one: Running) -> list[int]:
+def held(one: RunFile) -> list[int]:
     """Connections by worker."""
-    return [figures(process.metrics).get("connections", 0) for process in one.processes]
+    return [headline_metrics(process.metrics).get("connections", 0) for process in one.processes]
 
 
-async def counted(one: Running, count: int) -> list[int]:
-    """By worker, once those that were refused are gone."""
+async def counted(one: RunFile, count: int) -> list[int]:
+    """Connections by worker, once the refused ones are closed."""
     await asyncio.to_thread(wait_for, lambda: sum(held(one)) == count, what=f"{count} connections")
     return held(one)
 
 
 async def opened(access: Access, count: int, ending: AsyncExitStack) -> list[Connection]:
-    found = []
+    connections = []
     for _ in range(count):
         connection = await Connection.open(*place(access), access.security())
-        found.append(await ending.enter_async_context(connection))
-    return found
+        connections.append(await ending.enter_async_context(connection))
+    return connections
 
 
-async def at_both(access: Access, one: Running, ending: AsyncExitStack) -> list[Connection]:
+async def at_both(access: Access, one: RunFile, ending: AsyncExitStack) -> list[Connection]:
     """Connections, of which each worker has some."""
-    found: list[Connection] = []
+    connections: list[Connection] = []
     for _ in range(TRIES_MAX):
-        found += await opened(access, 1, ending)
+        connections += await opened(access, 1, ending)
         if all(await asyncio.to_thread(held, one)):
-            return found
+            return connections
     pytest.fail(f"{TRIES_MAX} connections came to one worker")
 
 
@@ -87,7 +87,7 @@ async def ended(connection: Connection) -> bool:
     return False
 
 
-async def test_a_tenants_connections_are_counted_over_both_workers_and_those_of_a_dead_one_are_not(
+async def test_a_tenants_connections_are_counted_over_both_workers_without_dead_ones(
     file: GatewayFile,
 ) -> None:
     limit = 12
@@ -96,7 +96,7 @@ async def test_a_tenants_connections_are_counted_over_both_workers_and_those_of_
     one = await asyncio.to_thread(file.start)
     async with AsyncExitStack() as ending:
         connections = await opened(access, limit, ending)
-        for _ in range(6):  # some of them at either worker
+        for _ in range(6):  # some at either worker
             with pytest.raises(ConnectionLost):
                 await Connection.open(*place(access), access.security())
         shares = await counted(one, limit)
@@ -105,8 +105,8 @@ async def test_a_tenants_connections_are_counted_over_both_workers_and_those_of_
         os.kill(one.processes[dead].pid, signal.SIGKILL)
 
         def replaced() -> bool:
-            found = file.running()
-            return bool(found) and found[0].processes[dead].pid != one.processes[dead].pid
+            connections = file.running()
+            return bool(connections) and connections[0].processes[dead].pid != one.processes[dead].pid
 
         await asyncio.to_thread(wait_for, replaced, what="another worker")
         gone = [connection for connection in connections if await ended(connection)]
@@ -119,7 +119,7 @@ async def test_a_tenants_connections_are_counted_over_both_workers_and_those_of_
         await counted(after, limit)
 
 
-async def test_wrong_logins_lock_an_address_out_at_both_workers(file: GatewayFile) -> None:
+async def test_failed_logins_lock_an_address_out_at_both_workers(file: GatewayFile) -> None:
     (access,) = await asyncio.to_thread(file.write, new_access())
     one = await asyncio.to_thread(file.start)
     wrong = Security(Login(access.key, "x" * 64, Mechanism.PLAIN))
@@ -131,15 +131,15 @@ async def test_wrong_logins_lock_an_address_out_at_both_workers(file: GatewayFil
             *(Connection.open(*place(access), wrong) for _ in range(Bounds().failed_logins_per_address)),
             return_exceptions=True,
         )
-        unheard = await asyncio.gather(  # whichever worker it comes to, and with the right secret, too
+        attempts = await asyncio.gather(  # at either worker, even with the right secret
             *(Connection.open(*place(access), access.security()) for _ in range(8)), return_exceptions=True
         )
 
-    assert {type(answer) for answer in refused} == {LoginRefused}
-    assert all(isinstance(answer, CLOSED) for answer in unheard), unheard
+    assert {type(response) for response in refused} == {LoginRefused}
+    assert all(isinstance(response, CLOSED) for response in attempts), attempts
 
 
-async def test_a_changed_file_holds_at_both_workers_and_nobody_has_to_connect_again(
+async def test_a_changed_file_applies_at_both_workers_without_reconnects(
     file: GatewayFile,
 ) -> None:
     gone, stays, comes = new_access(), new_access(), new_access()
@@ -168,21 +168,21 @@ async def test_a_changed_file_holds_at_both_workers_and_nobody_has_to_connect_ag
         assert not any([await ended(connection) for connection in kept])
         await at_both(newcomer, one, ending)
         await opened(replace(stays, key=comes.key, secret=comes.secret), 1, ending)
-        with pytest.raises(ConnectionLost):  # beyond its new limit, at whichever worker
+        with pytest.raises(ConnectionLost):  # beyond its new limit, at either worker
             await Connection.open(*place(stays), stays.security())
         after = await asyncio.to_thread(file.running)
         assert after == [one]
         assert sum(before) == len(dropped) + len(kept)
 
 
-def test_two_workers_are_replaced_under_load_and_nobody_notices(
+def test_two_workers_are_replaced_under_load_without_client_errors(
     file: GatewayFile, unique: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (access,) = file.write(new_access())
     old, topic = file.start(), unique("orders")
     client = AdminClient(access.client_config())
     client.create_topics([NewTopic(topic, 3, 3)])[topic].result(SECONDS)
-    asyncio.run(known_everywhere(access, topic, 3))
+    asyncio.run(wait_for_topic(access, topic, 3))
     load = Load(access, topic, unique("readers"))
     try:
         wait_for(lambda: len(load.read) > 100, what="records to come through the old gateway")

@@ -1,4 +1,4 @@
-"""A session without sockets: transports that only remember, and a gateway nobody listens to."""
+"""A session without sockets: recording transports, and a gateway that does not listen."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.gateway.config import Broker, GatewayConfig, Holder, Tenant
+from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
+from penstock.gateway.connection_states import Event, advance
 from penstock.gateway.server import Gateway
 from penstock.gateway.session import Session
 from penstock.gateway.settings import Bounds, GatewaySettings
-from penstock.gateway.states import Event, advance
-from penstock.gateway.tenancy import Realm
+from penstock.gateway.tenant_names import TenantContext
 from penstock.gateway.upstream import Upstream
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, ServiceAccountId, Zone
 from penstock.wire.definitions import Versions
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 TENANT = Tenant(LogicalClusterId("lkc-7hq2mz"))
-HOLDER = Holder(TENANT.id, "", b"", ServiceAccountId("sa-000001"), 1, "127.0.0.1")
+PRINCIPAL = Principal(TENANT.id, "", b"", ServiceAccountId("sa-000001"), 1, "127.0.0.1")
 BROKER = Broker(BrokerId(1), Zone("a"), "127.0.0.1", 1, 0)
 BOUNDS = Bounds(in_flight_max=4)
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that records what is written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
-        self.reading = True
+        self._reading = True
         self.closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -49,10 +49,13 @@ class Wire(asyncio.Transport):
     abort = close
 
     def pause_reading(self) -> None:
-        self.reading = False
+        self._reading = False
 
     def resume_reading(self) -> None:
-        self.reading = True
+        self._reading = True
+
+    def is_reading(self) -> bool:
+        return self._reading
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         assert callable(getattr(protocol, "data_received", None))
@@ -62,17 +65,17 @@ class Wire(asyncio.Transport):
         assert high > 0
 
     def frames(self) -> list[bytes]:
-        found, rest = [], self.written
+        frames, rest = [], self.written
         while rest:
             size = int.from_bytes(rest[:4])
-            found.append(rest[4 : 4 + size])
+            frames.append(rest[4 : 4 + size])
             rest = rest[4 + size :]
         self.written = b""
-        return found
+        return frames
 
 
 def quiet_gateway(bounds: Bounds = BOUNDS) -> Gateway:
-    """One that was never started. Has to be made inside an event loop."""
+    """A gateway that was never started. Create it inside an event loop."""
     settings = GatewaySettings("g", "127.0.0.1", "127.0.0.1", Path("none"), bounds=bounds)
     made = Gateway(settings, GatewayConfig(PhysicalClusterId("pkc-000001"), (BROKER,), (TENANT,)))
     made.versions[BROKER.id] = ({"Produce": Versions(0, 13)}, {})
@@ -82,11 +85,11 @@ def quiet_gateway(bounds: Bounds = BOUNDS) -> Gateway:
 def serving_session(
     gateway: Gateway, made: Callable[[Gateway, int, str, Broker | None], Session] = Session
 ) -> tuple[Session, Wire, Wire]:
-    """A session that serves, its client's wire and its broker's."""
+    """A serving session, its client's transport and its broker's."""
     session, client, broker = made(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
     session.connection_made(client)
-    session.life = advance(session.life, Event.LOGGED_IN, holder=HOLDER)
+    session.life = advance(session.life, Event.LOGGED_IN, principal=PRINCIPAL)
     upstream = Upstream(BROKER)
     upstream.connection_made(broker)
-    session.link(upstream, Realm(TENANT, {1: (b"gateway", 9001)}))
+    session.link(upstream, TenantContext(TENANT, {1: (b"gateway", 9001)}))
     return session, client, broker

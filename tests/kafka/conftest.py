@@ -1,4 +1,4 @@
-"""Clients of the shared fleet, and topics to try calls on."""
+"""Clients of the shared fleet, and topics for tests."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
-from penstock.kafka import topics
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
-from penstock.kafka.outcomes import all_done
 from penstock.wire.records import Record, write
-from tests.ground.topics import led_everywhere
-from tests.kafka.appending import append
+from tests.harness.propagation import wait_for_leaders
+from tests.kafka.append_batch import append_batch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
     MakeTopic = Callable[..., Awaitable[str]]
     Produce = Callable[..., Awaitable[int]]
@@ -34,7 +34,7 @@ async def client(fleet: Fleet) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def controllers(fleet: Fleet) -> AsyncIterator[Client]:
-    """A client of the controllers' own listener."""
+    """A client of the controller listener."""
     node = next(node for node in fleet.nodes if node.spec.is_controller)
     bootstrap = node.cluster.spec.bootstrap(Listener.CONTROLLER)
     async with Client(bootstrap, security_of(node), controllers=True) as one:
@@ -43,23 +43,25 @@ async def controllers(fleet: Fleet) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def make_topic(fleet: Fleet, client: Client, unique: Callable[[str], str]) -> MakeTopic:
-    """`await make_topic(partitions=2)` is the name of a new topic, led and ready."""
+    """`await make_topic(partitions=2)` creates a topic with leaders and returns its name."""
 
     async def make(**keys: Any) -> str:
         name = unique("topic")
-        wanted = {"partitions": 1, "replication_factor": 1} if "replicas" not in keys else {}
-        new = topics.NewTopic(name, **{**wanted, **keys})
-        all_done(await topics.create(client, [new]))
-        await led_everywhere(awake(fleet), fleet.security(), name, len(new.replicas) or new.partitions)
+        defaults = {"partitions": 1, "replication_factor": 1} if "replicas" not in keys else {}
+        new = topics.NewTopic(name, **{**defaults, **keys})
+        results_or_raise(await topics.create(client, [new]))
+        await wait_for_leaders(
+            responsive_brokers(fleet), fleet.security(), name, len(new.replicas) or new.partitions
+        )
         return name
 
     return make
 
 
-def awake(fleet: Fleet) -> str:
-    """The brokers that can be asked: a test may have paused one."""
-    found = [node for node in fleet.brokers if (identity := node.running()) and not _stopped(identity.pid)]
-    return ",".join(node.spec.address(Listener.INTERNAL) for node in found)
+def responsive_brokers(fleet: Fleet) -> str:
+    """Addresses of the brokers that respond: a test may have paused one."""
+    nodes = [node for node in fleet.brokers if (identity := node.running()) and not _stopped(identity.pid)]
+    return ",".join(node.spec.address(Listener.INTERNAL) for node in nodes)
 
 
 def _stopped(pid: int) -> bool:
@@ -68,19 +70,19 @@ def _stopped(pid: int) -> bool:
 
 @pytest.fixture
 def produce(client: Client) -> Produce:
-    """`await produce(topic, b"a", b"b")` appends values to a partition; the first one's offset."""
+    """`await produce(topic, b"a", b"b")` appends values and returns the offset of the first."""
 
     async def produced(topic: str, *values: bytes, partition: int = 0, time_ms: int = 0) -> int:
         first_ms = time_ms or int(time.time() * 1000)
         rows = [Record(i, first_ms + i, None, value) for i, value in enumerate(values)]
-        return await append(client, topic, partition, write(rows))
+        return await append_batch(client, topic, partition, write(rows))
 
     return produced
 
 
 @pytest.fixture
 def fleet_with_a_paused_broker(fleet: Fleet) -> Iterator[int]:
-    """One broker stands still for the time of the test: what is to be copied there takes its time."""
+    """One broker is paused during the test, so that replication to it does not finish."""
     node = fleet.brokers[-1]
     fleet.pause(node.name)
     yield node.spec.id

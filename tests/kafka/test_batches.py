@@ -1,4 +1,4 @@
-"""Record batches that a real broker judged: it opens ours, and we open its own."""
+"""Record batches against a real broker: it reads ours, and we read those of others."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from penstock.kafka import topics
-from penstock.kafka.outcomes import all_done
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.routing import LeaderOf
 from penstock.wire.compression import Compression
 from penstock.wire.records import Batch, ControlType, Record, batches, control, records, write
-from tests.kafka.appending import append
+from tests.kafka.append_batch import append_batch
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.kafka.client import Client
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
     from tests.kafka.conftest import MakeTopic
 
 pytestmark = pytest.mark.kafka
@@ -30,15 +30,15 @@ NAMES = {c: c.name.lower() if c else "uncompressed" for c in Compression}
 
 
 async def fetched(client: Client, topic: str) -> list[Batch]:
-    topic_id = all_done(await topics.describe(client, [topic]))[topic].id
+    topic_id = results_or_raise(await topics.describe(client, [topic]))[topic].id
     partition = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
     body: dict[str, Any] = {
         "MaxWaitMs": 500,
         "MinBytes": 1,
         "Topics": [{"TopicId": topic_id, "Partitions": [partition]}],
     }
-    answer = await client.call("Fetch", body, to=LeaderOf(topic, 0))
-    result = answer["Responses"][0]["Partitions"][0]
+    response = await client.call("Fetch", body, to=LeaderOf(topic, 0))
+    result = response["Responses"][0]["Partitions"][0]
     assert result["ErrorCode"] == 0, result
     return list(batches(result["Records"]))
 
@@ -53,21 +53,21 @@ async def fetched(client: Client, topic: str) -> list[Batch]:
         (Compression.ZSTD, Compression.SNAPPY),
     ],
 )
-async def test_the_broker_opens_ours_and_packs_them_anew(
+async def test_the_broker_reads_and_recompresses_our_batches(
     client: Client, make_topic: MakeTopic, ours: Compression, theirs: Compression
 ) -> None:
     topic = await make_topic(configs={"compression.type": theirs.name.lower()})
     now = int(time.time() * 1000)
     rows = [Record(i, now + i, b"k%d" % i, b"penstock" * 5000, (("h", b"x"), ("n", None))) for i in range(5)]
 
-    await append(client, topic, 0, write(rows, compression=ours))
+    await append_batch(client, topic, 0, write(rows, compression=ours))
     (batch,) = await fetched(client, topic)
 
     assert batch.compression is theirs
     assert records(batch) == rows
 
 
-async def test_what_librdkafka_packs_is_opened(fleet: Fleet, client: Client, make_topic: MakeTopic) -> None:
+async def test_batches_of_librdkafka_are_read(fleet: Fleet, client: Client, make_topic: MakeTopic) -> None:
     topic = await make_topic()
 
     def produce() -> None:
@@ -78,13 +78,13 @@ async def test_what_librdkafka_packs_is_opened(fleet: Fleet, client: Client, mak
             assert producer.flush(60) == 0
 
     await asyncio.to_thread(produce)
-    found = await fetched(client, topic)
+    read = await fetched(client, topic)
 
-    assert [batch.compression for batch in found] == list(Compression)
-    assert [row.value for batch in found for row in records(batch)] == [b"penstock" * 1000] * len(Compression)
+    assert [batch.compression for batch in read] == list(Compression)
+    assert [row.value for batch in read for row in records(batch)] == [b"penstock" * 1000] * len(Compression)
 
 
-async def test_transactions_leave_their_markers(
+async def test_transaction_markers_are_read(
     fleet: Fleet, client: Client, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     topic = await make_topic()
@@ -100,13 +100,13 @@ async def test_transactions_leave_their_markers(
 
     await asyncio.to_thread(produce)
 
-    async def marked() -> list[Batch] | None:  # markers are written after the end was promised
+    async def marked() -> list[Batch] | None:  # markers are written after EndTxn is acknowledged
         batches = await fetched(client, topic)
         return batches if len(batches) == 4 else None
 
-    found = await eventually(marked)
+    marked_batches = await eventually(marked)
 
-    assert [(b.is_transactional, b.is_control) for b in found] == [(True, False), (True, True)] * 2
-    told = [control(row) for batch in found if batch.is_control for row in records(batch)]
-    assert [kind for kind, _ in filter(None, told)] == [ControlType.COMMIT, ControlType.ABORT]
-    assert len({batch.producer.id for batch in found}) == 1
+    assert [(b.is_transactional, b.is_control) for b in marked_batches] == [(True, False), (True, True)] * 2
+    markers = [control(row) for batch in marked_batches if batch.is_control for row in records(batch)]
+    assert [kind for kind, _ in filter(None, markers)] == [ControlType.COMMIT, ControlType.ABORT]
+    assert len({batch.producer.id for batch in marked_batches}) == 1

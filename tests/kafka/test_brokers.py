@@ -7,19 +7,19 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.kafka import brokers
+from penstock.kafka.admin import brokers
 from penstock.kafka.routing import CONTROLLER
 from penstock.model.errors.wire import KafkaMissing, KafkaRefused
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from penstock.kafka.client import Client
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 pytestmark = pytest.mark.kafka
 
 
-async def test_brokers_and_controllers_are_described_each_by_their_own_listener(
+async def test_brokers_and_controllers_are_described_by_their_listeners(
     fleet: Fleet, client: Client, controllers: Client
 ) -> None:
     described = await brokers.describe(client)
@@ -32,28 +32,28 @@ async def test_brokers_and_controllers_are_described_each_by_their_own_listener(
     assert quorum.controller_id == 1001
 
 
-async def test_a_broker_that_is_gone_for_good_is_unregistered(client: Client, controllers: Client) -> None:
+async def test_a_dead_broker_is_unregistered(client: Client, controllers: Client) -> None:
     await registered(controllers, 77)
 
     async def fenced() -> bool:
-        found = (await brokers.describe(client, fenced=True)).brokers
-        return 77 in found and found[77].fenced
+        registered_brokers = (await brokers.describe(client, fenced=True)).brokers
+        return 77 in registered_brokers and registered_brokers[77].fenced
 
     assert await eventually(fenced)
     assert 77 not in (await brokers.describe(client)).brokers
 
     await brokers.unregister(client, 77)
 
-    async def gone() -> bool:
+    async def is_unregistered() -> bool:
         return 77 not in (await brokers.describe(client, fenced=True)).brokers
 
-    assert await eventually(gone)
+    assert await eventually(is_unregistered)
     with pytest.raises(KafkaMissing, match="BROKER_ID_NOT_REGISTERED"):
         await brokers.unregister(client, 77)
 
 
 async def registered(controllers: Client, broker_id: int) -> None:
-    """Register a broker that will never serve, as a crashed one is registered."""
+    """Register a broker that never serves, like one that crashed."""
     cluster = await controllers.cluster()
     levels = await brokers.features(controllers)
     body = {
@@ -71,11 +71,11 @@ async def registered(controllers: Client, broker_id: int) -> None:
         "LogDirs": [uuid4()],
         "PreviousBrokerEpoch": -1,
     }
-    answer = await controllers.call("BrokerRegistration", body, to=CONTROLLER)
-    assert answer["ErrorCode"] == 0
+    response = await controllers.call("BrokerRegistration", body, to=CONTROLLER)
+    assert response["ErrorCode"] == 0
 
 
-async def test_feature_levels_are_told_and_checked_before_they_change(client: Client) -> None:
+async def test_feature_levels_are_reported_and_checked_before_they_change(client: Client) -> None:
     features = await brokers.features(client)
 
     await brokers.update_features(

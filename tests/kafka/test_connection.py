@@ -11,20 +11,20 @@ import pytest
 import trustme
 
 from penstock.kafka.connection import Connection
-from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
+from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors.wire import (
     ApiUnsupported,
     BrokerUnreachable,
     BrokerUntrusted,
     CallTimedOut,
     ConnectionLost,
-    FrameTooLarge,
     LoginRefused,
     ResponseMalformed,
+    ResponseTooLarge,
     ValueUnfit,
 )
 from penstock.wire.frames import Request, Response, encode_response
-from tests.kafka.broker import FakeBroker, all_versions, fake_broker
+from tests.kafka.fake_broker import FakeBroker, all_versions, fake_broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def broker() -> AsyncIterator[FakeBroker]:
     async with fake_broker() as one:
-        one.answers["DescribeCluster"] = lambda request: {"ClusterId": "c"}
-        one.answers["ListGroups"] = lambda request: {"Groups": [{"GroupId": request.body["StatesFilter"][0]}]}
+        one.responses["DescribeCluster"] = lambda request: {"ClusterId": "c"}
+        one.responses["ListGroups"] = lambda request: {
+            "Groups": [{"GroupId": request.body["StatesFilter"][0]}]
+        }
         yield one
 
 
@@ -43,76 +45,76 @@ async def opened(broker: FakeBroker, **keys: Any) -> Connection:
     return await Connection.open(broker.host, broker.port, **keys)
 
 
-async def test_many_calls_at_once_each_get_their_own_answer(broker: FakeBroker) -> None:
+async def test_concurrent_calls_each_get_their_response(broker: FakeBroker) -> None:
     async with await opened(broker, in_flight_max=4) as connection:
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(connection.call("ListGroups", {"StatesFilter": [str(i)]}) for i in range(50))
         )
 
-    assert [a["Groups"][0]["GroupId"] for a in answers] == [str(i) for i in range(50)]
+    assert [a["Groups"][0]["GroupId"] for a in responses] == [str(i) for i in range(50)]
     assert broker.connections == 1
 
 
-async def test_no_more_requests_are_out_than_the_bound(broker: FakeBroker) -> None:
+async def test_requests_in_flight_are_bounded(broker: FakeBroker) -> None:
     release = asyncio.Event()
 
     async def slow(request: Request) -> dict[str, Any]:
         await release.wait()
         return {"ClusterId": "c"}
 
-    broker.answers["DescribeCluster"] = slow
+    broker.responses["DescribeCluster"] = slow
     async with await opened(broker, in_flight_max=3) as connection:
         calls = [asyncio.create_task(connection.call("DescribeCluster")) for _ in range(10)]
         await asyncio.sleep(0)
-        while len(broker.asked) < 2:  # ApiVersions, and the first of the three
+        while len(broker.requests) < 2:  # ApiVersions, and the first of the three
             await asyncio.sleep(0.001)
         waiting = len(connection._waiting)
         release.set()
         await asyncio.gather(*calls)
 
     assert waiting == 3
-    assert len(broker.asked) == 11
+    assert len(broker.requests) == 11
 
 
-async def test_a_cancelled_call_leaves_the_connection_in_order(broker: FakeBroker) -> None:
+async def test_a_cancelled_call_leaves_the_connection_usable(broker: FakeBroker) -> None:
     release = asyncio.Event()
 
     async def slow(request: Request) -> dict[str, Any]:
         await release.wait()
         return {"ClusterId": "late"}
 
-    broker.answers["DescribeCluster"] = slow
+    broker.responses["DescribeCluster"] = slow
     async with await opened(broker, in_flight_max=1) as connection:
         call = asyncio.create_task(connection.call("DescribeCluster"))
-        while len(broker.asked) < 2:
+        while len(broker.requests) < 2:
             await asyncio.sleep(0.001)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         release.set()
-        answer = await connection.call("ListGroups", {"StatesFilter": ["x"]})
+        response = await connection.call("ListGroups", {"StatesFilter": ["x"]})
 
-    assert answer["Groups"][0]["GroupId"] == "x"
+    assert response["Groups"][0]["GroupId"] == "x"
     assert broker.connections == 1
 
 
-async def test_a_call_without_answer_ends_in_time_and_closes_the_connection(broker: FakeBroker) -> None:
+async def test_a_call_that_times_out_closes_the_connection(broker: FakeBroker) -> None:
     async def never(request: Request) -> dict[str, Any]:
         await asyncio.Event().wait()
         return {}
 
-    broker.answers["DescribeCluster"] = never
+    broker.responses["DescribeCluster"] = never
     async with await opened(broker) as connection:
-        with pytest.raises(CallTimedOut, match=r"DescribeCluster: no answer from .* within 0\.05 s"):
+        with pytest.raises(CallTimedOut, match=r"DescribeCluster: no response from .* within 0\.05 s"):
             await connection.call("DescribeCluster", timeout=0.05)
 
         assert connection.closed
-        with pytest.raises(ConnectionLost, match="not answered in time"):
+        with pytest.raises(ConnectionLost, match="DescribeCluster timed out"):
             await connection.call("ListGroups")
 
 
-async def test_calls_that_wait_learn_that_the_connection_is_lost(broker: FakeBroker) -> None:
-    broker.answers["DescribeCluster"] = lambda request: None
+async def test_pending_calls_fail_when_the_connection_is_lost(broker: FakeBroker) -> None:
+    broker.responses["DescribeCluster"] = lambda request: None
     async with await opened(broker) as connection:
         outcomes = await asyncio.gather(
             *(connection.call("DescribeCluster") for _ in range(3)), return_exceptions=True
@@ -121,75 +123,75 @@ async def test_calls_that_wait_learn_that_the_connection_is_lost(broker: FakeBro
     assert {type(outcome) for outcome in outcomes} == {ConnectionLost}
 
 
-async def test_closing_ends_the_calls_that_wait(broker: FakeBroker) -> None:
+async def test_closing_fails_pending_calls(broker: FakeBroker) -> None:
     async def never(request: Request) -> dict[str, Any]:
         await asyncio.Event().wait()
         return {}
 
-    broker.answers["DescribeCluster"] = never
+    broker.responses["DescribeCluster"] = never
     connection = await opened(broker)
     call = asyncio.create_task(connection.call("DescribeCluster"))
-    while len(broker.asked) < 2:
+    while len(broker.requests) < 2:
         await asyncio.sleep(0.001)
 
     await connection.close()
     await connection.close()
 
-    with pytest.raises(ConnectionLost, match="closed on this side"):
+    with pytest.raises(ConnectionLost, match="closed by this client"):
         await call
 
 
 @pytest.mark.parametrize(
     ("raw", "error"),
     [
-        (struct.pack(">i", 2**31 - 1), FrameTooLarge),
-        (struct.pack(">i", -5), FrameTooLarge),
+        (struct.pack(">i", 2**31 - 1), ResponseTooLarge),
+        (struct.pack(">i", -5), ResponseTooLarge),
         (struct.pack(">ii", 4, 999), ResponseMalformed),  # of another request
         (struct.pack(">iiB", 5, 2, 0), ResponseMalformed),  # header alone
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", FrameTooLarge),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ResponseTooLarge),
     ],
 )
-async def test_an_answer_that_is_none_is_refused(
+async def test_a_malformed_response_is_rejected(
     broker: FakeBroker, raw: bytes, error: type[Exception]
 ) -> None:
-    broker.answers["DescribeCluster"] = lambda request: raw
+    broker.responses["DescribeCluster"] = lambda request: raw
     async with await opened(broker) as connection:
         with pytest.raises(error):
             await connection.call("DescribeCluster")
 
 
-async def test_a_request_that_cannot_be_encoded_costs_nothing(broker: FakeBroker) -> None:
+async def test_a_request_that_cannot_be_encoded_does_not_use_up_a_slot(broker: FakeBroker) -> None:
     async with await opened(broker, in_flight_max=1) as connection:
         with pytest.raises(ValueUnfit):
             await connection.call("DescribeCluster", {"EndpointType": "brokers"})
-        answer = await connection.call("DescribeCluster")
+        response = await connection.call("DescribeCluster")
 
-    assert answer["ClusterId"] == "c"
+    assert response["ClusterId"] == "c"
 
 
-async def test_a_write_that_wants_no_answer_gets_none(broker: FakeBroker) -> None:
-    broker.answers["Produce"] = lambda request: b""
+async def test_a_produce_with_acks_0_returns_an_empty_response(broker: FakeBroker) -> None:
+    broker.responses["Produce"] = lambda request: b""
     async with await opened(broker, in_flight_max=1) as connection:
-        answers = [await connection.call("Produce", {"Acks": 0}) for _ in range(3)]
+        responses = [await connection.call("Produce", {"Acks": 0}) for _ in range(3)]
         await connection.call("DescribeCluster")
 
-    assert answers == [{}, {}, {}]
+    assert responses == [{}, {}, {}]
 
 
-async def test_an_older_broker_is_asked_again_in_its_own_version(broker: FakeBroker) -> None:
+async def test_versions_are_negotiated_again_with_an_older_broker(broker: FakeBroker) -> None:
     def old(request: Request) -> Any:
         if request.version > 0:
             versions = {"ErrorCode": 35, "ApiKeys": [{"ApiKey": 18, "MinVersion": 0, "MaxVersion": 0}]}
             return encode_response("ApiVersions", 0, Response(request.correlation_id, versions))
         return {"ErrorCode": 0, "ApiKeys": [{"ApiKey": 60, "MinVersion": 0, "MaxVersion": 1}]}
 
-    broker.answers["ApiVersions"] = old
+    broker.responses["ApiVersions"] = old
     async with await opened(broker) as connection:
         version = connection.version_of("DescribeCluster")
-        with pytest.raises(ApiUnsupported, match="Metadata is not spoken there"):
+        with pytest.raises(ApiUnsupported, match="no common version of Metadata"):
             connection.version_of("Metadata")
         with pytest.raises(ApiUnsupported):
-            connection.version_of("DescribeCluster", newest=-1)
+            connection.version_of("DescribeCluster", version_max=-1)
 
     assert version == 1
 
@@ -201,38 +203,40 @@ async def test_a_port_without_a_listener_is_unreachable(broker: FakeBroker) -> N
         await opened(broker)
 
 
-async def test_a_broker_that_says_nothing_is_unreachable_in_time(broker: FakeBroker) -> None:
+async def test_a_silent_broker_is_unreachable_after_the_timeout(broker: FakeBroker) -> None:
     async def never(request: Request) -> dict[str, Any]:
         await asyncio.Event().wait()
         return {}
 
-    broker.answers["ApiVersions"] = never
+    broker.responses["ApiVersions"] = never
 
-    with pytest.raises(BrokerUnreachable, match=r"no answer within 0\.05 s"):
+    with pytest.raises(BrokerUnreachable, match=r"no response within 0\.05 s"):
         await opened(broker, timeout=0.05)
 
 
 async def test_an_impostor_without_the_password_is_not_trusted(broker: FakeBroker) -> None:
-    """It repeats what a real server would say, but cannot sign it."""
+    """It sends what a real server would send, but cannot sign it."""
 
-    def answer(request: Request) -> dict[str, Any]:
-        said: bytes = request.body["AuthBytes"]
-        if said.startswith(b"n,,"):
-            nonce = said.rpartition(b"r=")[2]
+    def response(request: Request) -> dict[str, Any]:
+        token: bytes = request.body["AuthBytes"]
+        if token.startswith(b"n,,"):
+            nonce = token.rpartition(b"r=")[2]
             return {"AuthBytes": b"r=" + nonce + b"more,s=c2FsdA==,i=4096"}
         return {"AuthBytes": b"v=AAAA"}
 
-    broker.answers["SaslHandshake"] = lambda request: {"Mechanisms": ["SCRAM-SHA-512"]}
-    broker.answers["SaslAuthenticate"] = answer
+    broker.responses["SaslHandshake"] = lambda request: {"Mechanisms": ["SCRAM-SHA-512"]}
+    broker.responses["SaslAuthenticate"] = response
 
     with pytest.raises(BrokerUntrusted, match="does not know the password"):
         await opened(broker, security=Security(Login("ada", "secret")))
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-async def test_a_refused_login_says_why_and_what_is_offered(broker: FakeBroker, mechanism: Mechanism) -> None:
-    broker.answers["SaslHandshake"] = lambda request: {"Mechanisms": ["GSSAPI"]}
-    broker.answers["SaslAuthenticate"] = lambda request: {"ErrorCode": 58, "ErrorMessage": "no such user"}
+async def test_a_rejected_login_names_the_reason_and_the_offered_mechanisms(
+    broker: FakeBroker, mechanism: Mechanism
+) -> None:
+    broker.responses["SaslHandshake"] = lambda request: {"Mechanisms": ["GSSAPI"]}
+    broker.responses["SaslAuthenticate"] = lambda request: {"ErrorCode": 58, "ErrorMessage": "no such user"}
 
     with pytest.raises(LoginRefused, match="no such user") as refused:
         await opened(broker, security=Security(Login("ada", "secret", mechanism)))
@@ -242,15 +246,19 @@ async def test_a_refused_login_says_why_and_what_is_offered(broker: FakeBroker, 
 
 
 async def test_plain_sends_user_and_password(broker: FakeBroker) -> None:
-    broker.answers["SaslHandshake"] = lambda request: {"Mechanisms": ["PLAIN"]}
-    broker.answers["SaslAuthenticate"] = lambda request: {"SessionLifetimeMs": 60_000}
+    broker.responses["SaslHandshake"] = lambda request: {"Mechanisms": ["PLAIN"]}
+    broker.responses["SaslAuthenticate"] = lambda request: {"SessionLifetimeMs": 60_000}
 
     async with await opened(broker, security=Security(Login("ada", "secret", Mechanism.PLAIN))) as connection:
         expires = connection.expires_at
 
-    assert broker.asked[-1].body["AuthBytes"] == b"\0ada\0secret"
+    assert broker.requests[-1].body["AuthBytes"] == b"\0ada\0secret"
     assert expires is not None
-    assert [request.api for request in broker.asked] == ["ApiVersions", "SaslHandshake", "SaslAuthenticate"]
+    assert [request.api for request in broker.requests] == [
+        "ApiVersions",
+        "SaslHandshake",
+        "SaslAuthenticate",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -264,39 +272,39 @@ def certified(authority: trustme.CA, name: str) -> ssl.SSLContext:
     return context
 
 
-async def test_tls_is_spoken_with_a_broker_that_can_be_trusted(authority: trustme.CA, tmp_path: Path) -> None:
+async def test_tls_connects_to_a_trusted_broker(authority: trustme.CA, tmp_path: Path) -> None:
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    security = Security(tls=tls_trusting(tmp_path / "ca.pem"), server_name="b1.example.com")
+    security = Security(tls=tls_context(tmp_path / "ca.pem"), server_name="b1.example.com")
 
     async with fake_broker(certified(authority, "b1.example.com")) as broker:
-        broker.answers["DescribeCluster"] = lambda request: {"ClusterId": "c"}
+        broker.responses["DescribeCluster"] = lambda request: {"ClusterId": "c"}
         async with await opened(broker, security=security) as connection:
-            answer = await connection.call("DescribeCluster")
+            response = await connection.call("DescribeCluster")
 
-    assert answer["ClusterId"] == "c"
+    assert response["ClusterId"] == "c"
     assert security.protocol == "SSL"
 
 
 @pytest.mark.parametrize(
-    ("name", "ours", "said"),
+    ("name", "trusted", "reason"),
     [
         ("b2.example.com", True, "Hostname mismatch"),
         ("b1.example.com", False, "unable to get local issuer certificate"),
     ],
 )
 async def test_a_broker_without_the_right_certificate_is_not_trusted(
-    authority: trustme.CA, name: str, ours: bool, said: str
+    authority: trustme.CA, name: str, trusted: bool, reason: str
 ) -> None:
     trusting = ssl.create_default_context()
-    (authority if ours else trustme.CA()).configure_trust(trusting)
+    (authority if trusted else trustme.CA()).configure_trust(trusting)
     security = Security(tls=trusting, server_name="b1.example.com")
 
     async with fake_broker(certified(authority, name)) as broker:
-        with pytest.raises(BrokerUntrusted, match=said):
+        with pytest.raises(BrokerUntrusted, match=reason):
             await opened(broker, security=security)
 
 
-async def test_tls_at_a_plain_listener_is_unreachable(broker: FakeBroker) -> None:
+async def test_tls_to_a_plaintext_listener_is_unreachable(broker: FakeBroker) -> None:
     with pytest.raises(BrokerUnreachable):
         await opened(broker, security=Security(tls=ssl.create_default_context()), timeout=0.2)
 

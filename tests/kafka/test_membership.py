@@ -1,22 +1,24 @@
-"""Partitions divided among members: evenly, with few moves, and passed on when one goes."""
+"""Partitions are spread evenly over the members, with few moves, and taken over when a member leaves."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kafka.client import Client
-from penstock.kafka.membership import Membership, divided
+from penstock.kafka.membership import GroupMembership, assign
+from penstock.wire.codec import encode
+from tests.kafka.fake_broker import FakeBroker, fake_broker
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
     from tests.kafka.conftest import MakeTopic
 
 CLAIMS = st.dictionaries(
@@ -25,34 +27,90 @@ CLAIMS = st.dictionaries(
 
 
 @given(CLAIMS, st.integers(1, 8))
-def test_everything_goes_to_somebody_and_nobody_has_more_than_one_beyond_another(
-    had: dict[str, frozenset[int]], partitions: int
+def test_every_partition_is_assigned_and_shares_differ_by_at_most_one(
+    owned: dict[str, frozenset[int]], partitions: int
 ) -> None:
-    given_out = divided(had, partitions)
+    assignment = assign(owned, partitions)
 
-    assert sorted(p for some in given_out.values() for p in some) == list(range(partitions))
-    sizes = [len(some) for some in given_out.values()]
+    assert sorted(p for share in assignment.values() for p in share) == list(range(partitions))
+    sizes = [len(share) for share in assignment.values()]
     assert max(sizes) - min(sizes) <= 1
 
 
 @given(CLAIMS, st.integers(1, 8))
-def test_what_was_divided_stays_as_it_is_while_the_members_do(
-    had: dict[str, frozenset[int]], partitions: int
+def test_the_assignment_is_stable_while_the_members_stay(
+    owned: dict[str, frozenset[int]], partitions: int
 ) -> None:
-    before = divided(had, partitions)
+    before = assign(owned, partitions)
 
-    assert divided({member: frozenset(some) for member, some in before.items()}, partitions) == before
+    after = assign({member: frozenset(share) for member, share in before.items()}, partitions)
+
+    assert after == before
 
 
 @given(st.integers(2, 6), st.integers(1, 12))
-def test_when_a_member_goes_only_what_it_had_moves(members: int, partitions: int) -> None:
-    before = divided({str(n): frozenset() for n in range(members)}, partitions)
-    gone = before.pop("0")
+def test_only_the_partitions_of_a_member_that_leaves_move(members: int, partitions: int) -> None:
+    before = assign({str(n): frozenset() for n in range(members)}, partitions)
+    orphaned = before.pop("0")
 
-    after = divided({member: frozenset(some) for member, some in before.items()}, partitions)
+    after = assign({member: frozenset(share) for member, share in before.items()}, partitions)
 
-    moved = {p for member, some in after.items() for p in some if p not in before[member]}
-    assert moved == set(gone)
+    moved = {p for member, share in after.items() for p in share if p not in before[member]}
+    assert moved == set(orphaned)
+
+
+def coordinate(broker: FakeBroker, topic: str) -> asyncio.Event:
+    """The fake broker coordinates a group of one member, and is silent while the event is cleared."""
+    responsive = asyncio.Event()
+    responsive.set()
+    node = {"NodeId": 1, "Host": broker.host, "Port": broker.port}
+    assignment = {"AssignedPartitions": [{"Topic": topic, "Partitions": [0]}], "UserData": None}
+    encoded = (0).to_bytes(2) + encode("ConsumerProtocolAssignment", 0, assignment)
+
+    async def heartbeat(_: object) -> dict[str, Any]:
+        await responsive.wait()
+        return {"ErrorCode": 0}
+
+    async def join(_: object) -> dict[str, Any]:
+        await responsive.wait()
+        return {"ErrorCode": 0, "GenerationId": 1, "Leader": "other", "MemberId": "member", "Members": []}
+
+    broker.responses |= {
+        "Metadata": lambda _: {"Brokers": [node], "ControllerId": 1, "ClusterId": "fake", "Topics": []},
+        "FindCoordinator": lambda _: {"Coordinators": [{"Key": "group", "ErrorCode": 0, **node}]},
+        "JoinGroup": join,
+        "SyncGroup": lambda _: {"ErrorCode": 0, "Assignment": encoded},
+        "Heartbeat": heartbeat,
+        "LeaveGroup": lambda _: {"ErrorCode": 0},
+    }
+    return responsive
+
+
+async def test_a_member_that_gave_up_its_partitions_joins_again_although_the_group_still_knows_it() -> None:
+    changes: list[frozenset[int]] = []
+    async with fake_broker() as broker, Client(broker.address) as client:
+        responsive = coordinate(broker, "topic")
+        member = GroupMembership(
+            client, "group", "topic", partitions=1, changed=changes.append, session_seconds=1.0
+        )
+        running = asyncio.create_task(member.run())
+
+        async def owns() -> bool:
+            return bool(member.owned())
+
+        async def owns_nothing() -> bool:
+            return changes[-1] == frozenset()
+
+        await eventually(owns)
+        responsive.clear()
+        await eventually(owns_nothing)
+        responsive.set()
+
+        await eventually(owns)
+
+        assert changes[-1] == frozenset({0})
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.mark.kafka
@@ -65,7 +123,8 @@ async def test_two_members_share_the_partitions_and_one_takes_all_when_the_other
         Client(fleet.bootstrap, fleet.security()) as other,
     ):
         members = [
-            Membership(client, group, topic, partitions=4, changed=lambda _: None) for client in (one, other)
+            GroupMembership(client, group, topic, partitions=4, changed=lambda _: None)
+            for client in (one, other)
         ]
         tasks = [asyncio.create_task(member.run()) for member in members]
 

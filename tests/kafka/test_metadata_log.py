@@ -1,4 +1,4 @@
-"""Reading the metadata log from controllers that trim it, move it, or have nothing new."""
+"""Reading the metadata log: trimmed logs, leader changes, nothing new."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.kafka.client import Client
 from penstock.model.errors.wire import KafkaBusy
 from penstock.wire.logs import Entry, write_framed
 from penstock.wire.records import CONTROL, Record, write
-from tests.kafka.broker import FakeBroker, fake_broker
+from tests.kafka.fake_broker import FakeBroker, fake_broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ def batch(first: int, *names: str) -> bytes:
 
 
 class FakeController:
-    """Holds a log from `start` on, and a snapshot of what came before."""
+    """Has a log from `start`, and a snapshot of everything before it."""
 
     def __init__(self, node: FakeBroker) -> None:
         self.node = node
@@ -40,41 +40,41 @@ class FakeController:
             + batch(13, "e", "f")
         )
         self.snapshot = batch(0, "a") + batch(1, "b")
-        self.leaders = [1]  # told one after the other; the last one stays
-        node.answers["DescribeCluster"] = lambda request: {
+        self.leaders = [1]  # reported one after another; the last one stays
+        node.responses["DescribeCluster"] = lambda request: {
             "ClusterId": "c",
             "ControllerId": 1,
             "Brokers": [{"BrokerId": 1, "Host": node.host, "Port": node.port}],
         }
-        node.answers["DescribeQuorum"] = lambda request: self.quorum()
-        node.answers["Fetch"] = self.fetched
-        node.answers["FetchSnapshot"] = self.part
+        node.responses["DescribeQuorum"] = lambda request: self.quorum()
+        node.responses["Fetch"] = self.fetched
+        node.responses["FetchSnapshot"] = self.snapshot_part
 
     def quorum(self) -> dict[str, Any]:
         partition = {"LeaderId": 1, "LeaderEpoch": EPOCH, "HighWatermark": self.watermark}
         return {"Topics": [{"TopicName": quorum.METADATA_TOPIC, "Partitions": [partition]}]}
 
     def fetched(self, request: Request) -> dict[str, Any]:
-        (asked,) = request.body["Topics"][0]["Partitions"]
-        told: dict[str, Any] = {
+        (requested,) = request.body["Topics"][0]["Partitions"]
+        result: dict[str, Any] = {
             "HighWatermark": self.watermark,
             "CurrentLeader": {"LeaderId": 1, "LeaderEpoch": EPOCH},
         }
         if self.leaders and self.leaders.pop(0) != 1:
-            told["ErrorCode"] = 6
-            told["CurrentLeader"] = {"LeaderId": -1, "LeaderEpoch": -1}
-        elif asked["FetchOffset"] < self.start:
-            told["SnapshotId"] = {"EndOffset": self.start, "Epoch": EPOCH}
-        elif asked["FetchOffset"] < self.watermark:
-            told["Records"] = self.log
-        return {"Responses": [{"TopicId": UUID(int=1), "Partitions": [told]}]}
+            result["ErrorCode"] = 6
+            result["CurrentLeader"] = {"LeaderId": -1, "LeaderEpoch": -1}
+        elif requested["FetchOffset"] < self.start:
+            result["SnapshotId"] = {"EndOffset": self.start, "Epoch": EPOCH}
+        elif requested["FetchOffset"] < self.watermark:
+            result["Records"] = self.log
+        return {"Responses": [{"TopicId": UUID(int=1), "Partitions": [result]}]}
 
-    def part(self, request: Request) -> dict[str, Any]:
+    def snapshot_part(self, request: Request) -> dict[str, Any]:
         """Half of the snapshot at a time, cut anywhere."""
-        (asked,) = request.body["Topics"][0]["Partitions"]
-        half = self.snapshot[asked["Position"] :][: len(self.snapshot) // 2 + 1]
-        told = {"Size": len(self.snapshot), "Position": asked["Position"], "UnalignedRecords": half}
-        return {"Topics": [{"Name": quorum.METADATA_TOPIC, "Partitions": [told]}]}
+        (requested,) = request.body["Topics"][0]["Partitions"]
+        half = self.snapshot[requested["Position"] :][: len(self.snapshot) // 2 + 1]
+        result = {"Size": len(self.snapshot), "Position": requested["Position"], "UnalignedRecords": half}
+        return {"Topics": [{"Name": quorum.METADATA_TOPIC, "Partitions": [result]}]}
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def names(chunk: quorum.Chunk) -> list[str]:
     return [record.entry.values["Name"] for record in chunk.records]
 
 
-async def test_a_trimmed_log_begins_with_its_snapshot(client: Client) -> None:
+async def test_a_trimmed_log_is_read_from_its_snapshot(client: Client) -> None:
     first = await quorum.read(client, 0)
     second = await quorum.read(client, first.next_offset)
 
@@ -102,7 +102,7 @@ async def test_a_trimmed_log_begins_with_its_snapshot(client: Client) -> None:
     assert (names(second), second.is_snapshot, second.next_offset) == (["c", "d", "e"], False, 14)
 
 
-async def test_what_is_not_committed_is_not_told(controller: FakeController, client: Client) -> None:
+async def test_uncommitted_records_are_not_returned(controller: FakeController, client: Client) -> None:
     controller.watermark = 11
 
     chunk = await quorum.read(client, 10)
@@ -110,7 +110,7 @@ async def test_what_is_not_committed_is_not_told(controller: FakeController, cli
     assert (names(chunk), chunk.next_offset) == (["c"], 11)
 
 
-async def test_records_before_the_offset_asked_for_are_left_out(client: Client) -> None:
+async def test_records_before_the_requested_offset_are_left_out(client: Client) -> None:
     chunk = await quorum.read(client, 11)
 
     assert [record.offset for record in chunk.records] == [11, 13]
@@ -122,7 +122,7 @@ async def test_nothing_new_is_an_empty_chunk(client: Client) -> None:
     assert (chunk.records, chunk.next_offset) == ((), 14)
 
 
-async def test_a_leader_that_moved_is_found_again(controller: FakeController, client: Client) -> None:
+async def test_a_leader_that_moved_is_looked_up_again(controller: FakeController, client: Client) -> None:
     controller.leaders = [2, 2, 1]
 
     chunk = await quorum.read(client, 10)

@@ -1,4 +1,4 @@
-"""One owner among several: it stays where it is, and passes on when the owner goes or is not heard."""
+"""One owner among several processes: it keeps ownership until it leaves or loses the coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kafka.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
     from tests.kafka.conftest import MakeTopic
 
 pytestmark = pytest.mark.kafka
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.kafka
 
 class Member:
     def __init__(self, client: Client, group: str, topic: str) -> None:
-        self.told: list[bool] = []
-        self.ownership = Ownership(client, group, topic, changed=self.told.append)
+        self.changes: list[bool] = []
+        self.ownership = Ownership(client, group, topic, changed=self.changes.append)
         self.task = asyncio.create_task(self.ownership.run())
 
     @property
     def owns(self) -> bool:
-        return self.ownership.holds()
+        return self.ownership.is_owner()
 
 
 @asynccontextmanager
@@ -44,14 +44,14 @@ async def member(fleet: Fleet, group: str, topic: str) -> AsyncIterator[Member]:
             await asyncio.gather(one.task, return_exceptions=True)
 
 
-async def owned(*some: Member) -> None:
+async def owned(*members: Member) -> None:
     async def holds() -> bool:
-        return any(one.owns for one in some)
+        return any(one.owns for one in members)
 
     await eventually(holds)
 
 
-async def test_the_owner_stays_the_owner_when_another_joins_and_passes_on_when_it_leaves(
+async def test_the_owner_keeps_ownership_when_another_joins_and_hands_over_when_it_leaves(
     fleet: Fleet, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     group, topic = unique("group"), await make_topic()
@@ -70,11 +70,11 @@ async def test_the_owner_stays_the_owner_when_another_joins_and_passes_on_when_i
 
         await owned(after)
 
-        assert before.told == [True, False]
-        assert after.told == [True]
+        assert before.changes == [True, False]
+        assert after.changes == [True]
 
 
-async def test_a_session_that_the_brokers_do_not_allow_is_an_error_at_once(
+async def test_a_session_timeout_the_brokers_reject_is_an_error_at_once(
     client: Client, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     ownership = Ownership(
@@ -85,12 +85,12 @@ async def test_a_session_that_the_brokers_do_not_allow_is_an_error_at_once(
         await ownership.run()
 
 
-async def test_an_owner_that_the_coordinator_does_not_hear_is_none_by_its_own_clock(
+async def test_an_owner_without_a_recent_heartbeat_no_longer_counts_as_owner(
     fleet: Fleet, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     async with member(fleet, unique("group"), await make_topic()) as one:
         await owned(one)
 
-        one.ownership._heard -= 60
+        one.ownership._confirmed_at -= 60
 
         assert not one.owns

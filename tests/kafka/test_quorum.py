@@ -1,4 +1,4 @@
-"""The KRaft quorum of a real cluster, and its log."""
+"""The KRaft quorum of a real cluster, and its metadata log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.fleet.security import PLATFORM_USER
+from penstock.fleet.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka import quorum
 from penstock.kafka.client import Client
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.kafka.quorum import Chunk, MetadataRecord
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
     from tests.kafka.conftest import MakeTopic
 
 pytestmark = pytest.mark.kafka
 
 
-async def test_brokers_and_controllers_tell_the_same_quorum(client: Client, controllers: Client) -> None:
+async def test_brokers_and_controllers_describe_the_same_quorum(client: Client, controllers: Client) -> None:
     by_broker, by_controller = await quorum.describe(client), await quorum.describe(controllers)
 
     assert by_broker.leader_id == by_controller.leader_id == 1001
@@ -33,7 +33,7 @@ async def test_brokers_and_controllers_tell_the_same_quorum(client: Client, cont
     assert by_controller.high_watermark >= by_broker.high_watermark > 0
 
 
-async def test_the_metadata_log_tells_of_every_change_in_order(
+async def test_the_metadata_log_holds_every_change_in_order(
     client: Client, controllers: Client, make_topic: MakeTopic
 ) -> None:
     begin = (await quorum.describe(controllers)).high_watermark
@@ -41,22 +41,22 @@ async def test_the_metadata_log_tells_of_every_change_in_order(
     seen: list[MetadataRecord] = []
     position = begin
 
-    async def told() -> bool:
+    async def topic_seen() -> bool:
         nonlocal position
         chunk = await quorum.read(controllers, position, wait_seconds=0.5)
         seen.extend(chunk.records)
         position = chunk.next_offset
         return any(r.entry.name == "TopicRecord" and r.entry.values["Name"] == topic for r in seen)
 
-    await eventually(told)
+    await eventually(topic_seen)
 
     offsets = [record.offset for record in seen]
-    (made,) = (r for r in seen if r.entry.name == "TopicRecord" and r.entry.values["Name"] == topic)
+    (created,) = (r for r in seen if r.entry.name == "TopicRecord" and r.entry.values["Name"] == topic)
     placed = [r for r in seen if r.entry.name == "PartitionRecord"]
-    mine = [r for r in placed if r.entry.values["TopicId"] == made.entry.values["TopicId"]]
+    own = [r for r in placed if r.entry.values["TopicId"] == created.entry.values["TopicId"]]
     assert offsets == sorted(set(offsets))
     assert offsets[0] >= begin
-    assert sorted(r.entry.values["PartitionId"] for r in mine) == [0, 1]
+    assert sorted(r.entry.values["PartitionId"] for r in own) == [0, 1]
 
 
 async def test_the_whole_log_can_be_read_from_its_start(controllers: Client) -> None:
@@ -74,7 +74,7 @@ async def test_the_whole_log_can_be_read_from_its_start(controllers: Client) -> 
 
 @pytest.fixture
 def trimming(make_fleet: Callable[..., Fleet]) -> Fleet:
-    """One node that takes snapshots all the time, and keeps no log from before them."""
+    """One node that takes a snapshot after every record and keeps no older log."""
     always = {
         "metadata.log.max.record.bytes.between.snapshots": "1",
         "metadata.max.retention.bytes": "1",
@@ -83,7 +83,7 @@ def trimming(make_fleet: Callable[..., Fleet]) -> Fleet:
     return make_fleet(combined=True, brokers=1, zones=["a"], config=always)
 
 
-async def test_a_trimmed_log_begins_with_a_real_snapshot(trimming: Fleet) -> None:
+async def test_a_trimmed_log_is_read_from_a_real_snapshot(trimming: Fleet) -> None:
     node = trimming.nodes[0]
     login = Login(PLATFORM_USER, node.access.credentials.platform, Mechanism.PLAIN)
     bootstrap = node.cluster.spec.bootstrap(Listener.CONTROLLER)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.kafka import reassignments, topics
-from penstock.kafka.outcomes import all_done
-from penstock.kafka.partitions import TopicPartition
-from penstock.kafka.reassignments import Election
+from penstock.kafka.admin import reassignments, topics
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.admin.reassignments import Election
 from penstock.model.errors.wire import KafkaMissing, KafkaRefused
 from tests.kafka.waiting import eventually
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.kafka
 
 async def placed(client: Client, partition: TopicPartition, replicas: tuple[int, ...]) -> topics.Partition:
     async def there() -> topics.Partition | None:
-        topic = all_done(await topics.describe(client, [partition.topic]))[partition.topic]
-        found = topic.partitions[partition.partition]
-        return found if found.replicas == replicas and set(found.isr) == set(replicas) else None
+        topic = results_or_raise(await topics.describe(client, [partition.topic]))[partition.topic]
+        moved = topic.partitions[partition.partition]
+        return moved if moved.replicas == replicas and set(moved.isr) == set(replicas) else None
 
     return await eventually(there)
 
@@ -47,21 +47,21 @@ async def test_a_partition_moves_and_its_preferred_replica_is_elected(
         ({partition: False}, {partition: False}),  # the move itself may have made it leader
     )
 
-    async def leads() -> bool:  # in the eyes of the broker that is asked
-        topic = all_done(await topics.describe(client, [partition.topic]))[partition.topic]
+    async def leads() -> bool:  # according to the broker that responds
+        topic = results_or_raise(await topics.describe(client, [partition.topic]))[partition.topic]
         return topic.partitions[0].leader == 2
 
     await eventually(leads)
 
 
-async def test_a_move_under_way_is_listed_and_can_be_called_off(
+async def test_an_ongoing_reassignment_is_listed_and_can_be_cancelled(
     client: Client, make_topic: MakeTopic, fleet_with_a_paused_broker: int
 ) -> None:
     paused = fleet_with_a_paused_broker
     home = 1 if paused != 1 else 2
     partition = TopicPartition(await make_topic(replicas={0: [home]}), 0)
 
-    all_done(await reassignments.alter(client, {partition: [paused]}))
+    results_or_raise(await reassignments.alter(client, {partition: [paused]}))
     listed = await reassignments.under_way(client)
     cancelled = await reassignments.alter(client, {partition: None})
 
@@ -69,10 +69,10 @@ async def test_a_move_under_way_is_listed_and_can_be_called_off(
     assert cancelled == {partition: None}
     assert partition not in await reassignments.under_way(client)
     again = await reassignments.alter(client, {partition: None})
-    assert isinstance(again[partition], KafkaMissing)  # none is under way any more
+    assert isinstance(again[partition], KafkaMissing)  # no reassignment is ongoing
 
 
-async def test_a_move_to_an_unknown_broker_is_refused(client: Client, make_topic: MakeTopic) -> None:
+async def test_a_reassignment_to_an_unknown_broker_is_rejected(client: Client, make_topic: MakeTopic) -> None:
     partition = TopicPartition(await make_topic(), 0)
 
     outcome = (await reassignments.alter(client, {partition: [99]}))[partition]
@@ -81,7 +81,7 @@ async def test_a_move_to_an_unknown_broker_is_refused(client: Client, make_topic
     assert outcome.facts["error"] == "INVALID_REPLICA_ASSIGNMENT"
 
 
-async def test_an_unclean_election_is_not_needed_where_a_leader_lives(
+async def test_an_unclean_election_is_not_needed_with_a_live_leader(
     client: Client, make_topic: MakeTopic
 ) -> None:
     partition = TopicPartition(await make_topic(), 0)

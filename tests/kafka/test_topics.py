@@ -1,4 +1,4 @@
-"""Topics on a real cluster: made, described, grown, deleted."""
+"""Topics on a real cluster: create, describe, add partitions, delete."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from penstock.kafka import topics
-from penstock.kafka.outcomes import all_done
-from penstock.kafka.topics import NewTopic, Topic
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.topics import NewTopic, Topic
 from penstock.model.errors.wire import KafkaMissing, KafkaRefused
 from tests.kafka.waiting import eventually
 
@@ -23,29 +23,27 @@ pytestmark = pytest.mark.kafka
 
 
 async def described(client: Client, name: str) -> Topic:
-    async def found() -> Topic | None:
+    async def has_leaders() -> Topic | None:
         outcome = (await topics.describe(client, [name]))[name]
         return (
             outcome if isinstance(outcome, Topic) and all(p.leader >= 0 for p in outcome.partitions) else None
         )
 
-    return await eventually(found)
+    return await eventually(has_leaders)
 
 
-async def test_a_new_topic_is_described_as_it_was_ordered(
-    client: Client, unique: Callable[[str], str]
-) -> None:
+async def test_a_new_topic_is_described_as_requested(client: Client, unique: Callable[[str], str]) -> None:
     name = unique("orders")
 
-    made = all_done(await topics.create(client, [NewTopic(name, 3, 2)]))
+    created = results_or_raise(await topics.create(client, [NewTopic(name, 3, 2)]))
 
     topic = await described(client, name)
-    assert (topic.name, topic.id, topic.internal) == (name, made[name], False)
+    assert (topic.name, topic.id, topic.internal) == (name, created[name], False)
     assert [p.index for p in topic.partitions] == [0, 1, 2]
     assert all(len(p.replicas) == 2 and p.leader in p.replicas for p in topic.partitions)
 
 
-async def test_replicas_go_where_they_are_put(client: Client, make_topic: MakeTopic) -> None:
+async def test_replicas_are_placed_as_requested(client: Client, make_topic: MakeTopic) -> None:
     name = await make_topic(replicas={0: [2, 3], 1: [3, 1]})
 
     topic = await described(client, name)
@@ -54,33 +52,33 @@ async def test_replicas_go_where_they_are_put(client: Client, make_topic: MakeTo
 
 
 async def test_each_of_several_topics_has_its_own_outcome(client: Client, make_topic: MakeTopic) -> None:
-    there = await make_topic()
+    existing = await make_topic()
 
-    made = await topics.create(client, [NewTopic(there, 1, 1), NewTopic("not/allowed", 1, 1)])
+    created = await topics.create(client, [NewTopic(existing, 1, 1), NewTopic("not/allowed", 1, 1)])
 
-    assert {type(outcome) for outcome in made.values()} == {KafkaRefused}
-    assert [outcome.facts["error"] for outcome in made.values() if isinstance(outcome, KafkaRefused)] == [
+    assert {type(outcome) for outcome in created.values()} == {KafkaRefused}
+    assert [outcome.facts["error"] for outcome in created.values() if isinstance(outcome, KafkaRefused)] == [
         "TOPIC_ALREADY_EXISTS",
         "INVALID_TOPIC_EXCEPTION",
     ]
 
 
-async def test_a_validated_topic_is_not_made(client: Client, unique: Callable[[str], str]) -> None:
+async def test_a_validated_topic_is_not_created(client: Client, unique: Callable[[str], str]) -> None:
     name = unique("orders")
 
-    all_done(await topics.create(client, [NewTopic(name, 1, 1)], validate_only=True))
+    results_or_raise(await topics.create(client, [NewTopic(name, 1, 1)], validate_only=True))
 
     assert name not in await topics.describe(client)
 
 
-async def test_a_missing_topic_is_said_to_be_missing(client: Client, unique: Callable[[str], str]) -> None:
+async def test_a_missing_topic_is_an_error(client: Client, unique: Callable[[str], str]) -> None:
     name = unique("orders")
 
     outcomes = await topics.describe(client, [name], ids=[UUID(int=77)])
 
     assert {type(outcome) for outcome in outcomes.values()} == {KafkaMissing}
     with pytest.raises(KafkaMissing, match="UNKNOWN_TOPIC"):
-        all_done(outcomes)
+        results_or_raise(outcomes)
 
 
 async def test_partitions_can_be_added(client: Client, make_topic: MakeTopic) -> None:
@@ -107,7 +105,7 @@ async def test_a_topic_is_deleted_by_name_or_by_id(client: Client, make_topic: M
 
     assert deleted == {by_name: None, topic_id: None}
 
-    async def gone() -> bool:
+    async def are_deleted() -> bool:
         return not {by_name, by_id} & (await topics.describe(client)).keys()
 
-    assert await eventually(gone)
+    assert await eventually(are_deleted)

@@ -1,4 +1,4 @@
-"""What real clients and a real broker say to each other goes through our codec unchanged."""
+"""Requests and responses of real clients and brokers pass through our codec unchanged."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from penstock.fleet.jars import cache_directory, load_jars
 from penstock.fleet.java import find_java
-from tests.kafka.relay import Relay, relaying
+from tests.kafka.codec_relay import Relay, relaying
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
     from tests.kafka.conftest import MakeTopic
 
 pytestmark = pytest.mark.kafka
@@ -59,8 +59,11 @@ def librdkafka(config: dict[str, Any], topic: str, group: str) -> list[bytes]:
         )
         consumer.subscribe([topic])
         message = consumer.poll(SECONDS_MAX)
-        read.append(message.value())
-        consumer.commit(message, asynchronous=False)
+        assert message is not None
+        value = message.value()
+        assert value is not None
+        read.append(value)
+        consumer.commit(message=message, asynchronous=False)
         consumer.close()
     return read
 
@@ -113,7 +116,7 @@ async def test_kafka_python(
 
 
 def java(config: dict[str, Any], topic: str, folder: Path) -> str:
-    """Kafka's own latency tool: makes the topic, writes and reads, all in one process."""
+    """Run Kafka's latency tool, which writes and reads in one process; returns its output."""
     login = "org.apache.kafka.common.security.scram.ScramLoginModule"
     settings = folder / "client.properties"
     settings.write_text(
@@ -136,8 +139,8 @@ def java(config: dict[str, Any], topic: str, folder: Path) -> str:
 async def test_java(fleet: Fleet, relay: Relay, make_topic: MakeTopic, tmp_path: Path) -> None:
     config = fleet.client_config(bootstrap_servers=relay.bootstrap)
 
-    said = await asyncio.to_thread(java, config, await make_topic(), tmp_path)
+    output = await asyncio.to_thread(java, config, await make_topic(), tmp_path)
 
-    assert "latency" in said.lower()
+    assert "latency" in output.lower()
     assert relay.apis() >= {"ApiVersions", "Metadata", "Produce", "ListOffsets", "Fetch"}
     unchanged(relay)

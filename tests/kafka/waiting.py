@@ -1,4 +1,4 @@
-"""Waiting for a condition that a cluster reaches in its own time."""
+"""Poll until a cluster reaches a condition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS_BETWEEN = 0.05
 
 
 async def eventually(condition: Callable[[], Awaitable[T | None]]) -> T:
-    """The first result that is not falsy."""
+    """Poll; returns the first truthy result."""
     deadline = time.monotonic() + SECONDS_MAX
     while not (result := await condition()):
         assert time.monotonic() < deadline, f"{condition.__name__} did not come true in {SECONDS_MAX} s"
@@ -24,9 +24,11 @@ async def eventually(condition: Callable[[], Awaitable[T | None]]) -> T:
     return result
 
 
-async def alike(ours: Callable[[], Awaitable[T]], theirs: Callable[[], Awaitable[T]]) -> T:
-    """What both say, once they say the same: each may ask another broker, and brokers learn of a
-    change one after the other."""
+async def wait_until_equal(ours: Callable[[], Awaitable[T]], theirs: Callable[[], Awaitable[T]]) -> T:
+    """Poll until both return the same value; returns it.
+
+    Each may use a different broker, and brokers learn of a change one after another.
+    """
     deadline = time.monotonic() + SECONDS_MAX
     while (one := await ours()) != (other := await theirs()) and time.monotonic() < deadline:
         await asyncio.sleep(SECONDS_BETWEEN)

@@ -1,23 +1,23 @@
-"""What the tests of event processing share."""
+"""Fixtures of the event-processing tests."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.olep.log import create_log, open_log
-from tests.ground import heard
-from tests.ground.postgres import PostgresServer, without_postgres
-from tests.ground.valkey import ValkeyServer, without_valkey
-from tests.olep.ground import BankGround
+from tests.harness import propagation
+from tests.harness.postgres import PostgresServer, without_postgres
+from tests.harness.valkey import ValkeyServer, without_valkey
+from tests.olep.bank_harness import BankHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from penstock.olep.log import Log
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 
 @pytest.fixture(scope="session")
@@ -29,25 +29,27 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def ground(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> Iterator[BankGround]:
-    """A bank with its topics; no process of it runs."""
-    made = BankGround(tmp_path, fleet.client_config(), unique("bank"))
-    heard.now(heard.topics_heard(fleet, made.setting.accounts, made.setting.notices))
-    yield made
-    made.end()
+def harness(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> Iterator[BankHarness]:
+    """A bank with its topics and no running process."""
+    harness = BankHarness(tmp_path, fleet.client_config(), unique("bank"))
+    propagation.run_in_thread(
+        propagation.wait_for_topics(fleet, harness.settings.accounts, harness.settings.notices)
+    )
+    yield harness
+    harness.end()
 
 
 @pytest.fixture
 def make_log(fleet: Fleet, unique: Callable[[str], str]) -> Callable[..., Log]:
-    """`make_log("told", 2)` is a new log of two partitions, which every broker knows."""
+    """`make_log("totals", 2)` creates a log of two partitions and waits until every broker knows it."""
 
-    def make(name: str, partitions: int, **settings: str) -> Log:
+    def create(name: str, partitions: int, **settings: Any) -> Log:
         topic = unique(name)
         create_log(fleet.client_config(), topic, partitions, **settings)
-        heard.now(heard.topics_heard(fleet, topic))
+        propagation.run_in_thread(propagation.wait_for_topics(fleet, topic))
         return open_log(fleet.client_config(), topic, name=name)
 
-    return make
+    return create
 
 
 @pytest.fixture

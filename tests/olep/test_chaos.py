@@ -1,6 +1,6 @@
-"""Random payments while executors, callers and brokers are killed: seconds here, ten minutes in a soak.
+"""Random payments while executors, callers and brokers are killed: seconds here, minutes in a soak.
 
-Everything random comes from a seed that a failure prints.
+All randomness comes from a seed, which is printed.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from examples.payments.audit import audit
+from examples.payments.bank_check import check_bank
 from examples.payments.load import Load
-from penstock.model import faults
+from penstock.model import fault_points
 from penstock.olep.executor import REVOKED
 from penstock.olep.log import APPEND_AFTER, APPEND_BEFORE
-from penstock.olep.snapshot import SNAPSHOT_HALF
-from tests.ground import heard
-from tests.olep.ground import BankGround
+from penstock.olep.state_snapshot import SNAPSHOT_HALF
+from tests.harness import propagation
+from tests.olep.bank_harness import BankHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.ground.fleet import Fleet
-    from tests.olep.ground import Process
+    from tests.harness.fleet import Fleet
+    from tests.olep.bank_harness import Process
 
 pytestmark = pytest.mark.kafka
 
-POINTS = [p for p in faults.points("olep") if p not in {REVOKED, SNAPSHOT_HALF, APPEND_BEFORE, APPEND_AFTER}]
-BREATH_SECONDS = (0.3, 1.5)
+POINTS = [
+    p for p in fault_points.points("olep") if p not in {REVOKED, SNAPSHOT_HALF, APPEND_BEFORE, APPEND_AFTER}
+]
+PAUSE_SECONDS = (0.3, 1.5)
 AFTERWARDS_SECONDS = 120.0
-ASKED_MIN = 100
+REQUESTS_MIN = 100
 KILLED_MIN = 6
 PATIENCE_SECONDS = 120.0
 
@@ -42,47 +44,47 @@ PATIENCE_SECONDS = 120.0
 class Chaos:
     """Two executors, a caller and the brokers, any of which may die at any time."""
 
-    def __init__(self, fleet: Fleet, ground: BankGround, seed: str) -> None:
+    def __init__(self, fleet: Fleet, harness: BankHarness, seed: str) -> None:
         self.fleet = fleet
-        self.ground = ground
+        self.harness = harness
         self.dice = random.Random(seed)
-        self.journal = Path(ground.setting.home) / "journal"
+        self.journal = Path(harness.settings.home) / "journal"
         self.killed = {"executor": 0, "caller": 0, "broker": 0}
         self.executors: dict[str, Process] = {}
         self.caller: Process | None = None
 
     def run(self, seconds: float, *, brokers: bool = True) -> None:
         end = time.monotonic() + seconds
-        acts = [self.kill_executor, self.kill_executor, self.kill_caller] + [self.kill_broker] * brokers
-        self.keep_going()
-        # On a busy machine processes take long to start: go on until something has happened at all.
+        actions = [self.kill_executor, self.kill_executor, self.kill_caller] + [self.kill_broker] * brokers
+        self.restart_dead()
+        # On a busy machine processes start slowly: continue until enough has happened.
         while time.monotonic() < end or self.uneventful():
-            assert time.monotonic() < end + PATIENCE_SECONDS, "next to nothing has happened"
-            time.sleep(self.dice.uniform(*BREATH_SECONDS))
-            self.dice.choice(acts)()
-            self.keep_going()
+            assert time.monotonic() < end + PATIENCE_SECONDS, "too little has happened"
+            time.sleep(self.dice.uniform(*PAUSE_SECONDS))
+            self.dice.choice(actions)()
+            self.restart_dead()
 
     def uneventful(self) -> bool:
-        return len(self.asked()) < ASKED_MIN or sum(self.killed.values()) < KILLED_MIN
+        return len(self.requests()) < REQUESTS_MIN or sum(self.killed.values()) < KILLED_MIN
 
-    def keep_going(self) -> None:
-        """Starts what is dead. An executor is armed to die at a fault point, more often than not."""
+    def restart_dead(self) -> None:
+        """Restarts dead processes. Most executors are armed to die at a fault point."""
         for member in ("one", "two"):
             process = self.executors.get(member)
             if process is None or not process.running():
                 if process is not None:
-                    # Killed; or it gave up by itself, with an error of the catalogue, for want of brokers.
+                    # Killed, or it stopped with an error of the catalogue because brokers were down.
                     assert process.wait() == -signal.SIGKILL or "(PEN-" in process.end()
                 fault = (
                     f"{self.dice.choice(POINTS)}@{self.dice.randrange(2, 40)}"
                     if self.dice.random() < 0.6
                     else None
                 )
-                self.executors[member] = self.ground.start("executor", "--member", member, fault=fault)
+                self.executors[member] = self.harness.start("executor", "--member", member, fault=fault)
         if self.caller is None or not self.caller.running():
             words = ("--repeats", "0.1", "--agreements", "0.3", "--accounts", "8", "--in-flight", "50")
             seed = str(self.dice.randrange(10**6))
-            self.caller = self.ground.start(
+            self.caller = self.harness.start(
                 "load", "--seconds", "1000", *words, "--seed", seed, "--journal", f"{self.journal}-{seed}"
             )
 
@@ -93,8 +95,8 @@ class Chaos:
             process.wait()
         self.killed["executor"] += 1
 
-    def asked(self) -> set[str]:
-        """Every request that a caller has made."""
+    def requests(self) -> set[str]:
+        """The ids of all requests that callers have made."""
         return {line for path in self.journals() for line in path.read_text(encoding="utf-8").split()}
 
     def journals(self) -> list[Path]:
@@ -104,7 +106,7 @@ class Chaos:
         assert self.caller is not None
         newest = self.caller.words[-1]
         if self.caller.running() and not (Path(newest).exists() and Path(newest).stat().st_size):
-            return  # it has not even begun
+            return  # it has not started
         self.caller.end()
         self.killed["caller"] += 1
 
@@ -115,31 +117,33 @@ class Chaos:
         self.fleet.start_node(name)
         self.killed["broker"] += 1
 
-    def calm(self) -> None:
-        """Nobody pays any more, and whoever executes now lives."""
+    def recover(self) -> None:
+        """Stops the load, and restarts the executors without faults."""
         assert self.caller is not None
         self.caller.end()
         for process in self.executors.values():
             process.end()
         for member in self.executors:
-            self.executors[member] = self.ground.start("executor", "--member", member)
+            self.executors[member] = self.harness.start("executor", "--member", member)
 
 
 def loop(fleet: Fleet, home: Path, name: str, seconds: float, *, brokers: bool) -> Chaos:
     seed = os.environ.get("PENSTOCK_SEED", str(time.time_ns()))
     print(f"seed {seed}")
-    ground = BankGround(home, fleet.client_config(), name, batch_max=20)
-    heard.now(heard.topics_heard(fleet, ground.setting.accounts, ground.setting.notices))
+    harness = BankHarness(home, fleet.client_config(), name, batch_max=20)
+    propagation.run_in_thread(
+        propagation.wait_for_topics(fleet, harness.settings.accounts, harness.settings.notices)
+    )
     try:
-        ground.append(Load(accounts=8), 0, seed)
-        chaos = Chaos(fleet, ground, seed)
+        harness.append(Load(accounts=8), 0, seed)
+        chaos = Chaos(fleet, harness, seed)
         chaos.run(seconds, brokers=brokers)
-        chaos.calm()
-        found = audit(ground.setting, timeout=AFTERWARDS_SECONDS)
-        assert found == [], found[:10]
+        chaos.recover()
+        wrong = check_bank(harness.settings, timeout=AFTERWARDS_SECONDS)
+        assert wrong == [], wrong[:10]
         return chaos
     finally:
-        ground.end()
+        harness.end()
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""Executors on a real Kafka: sharing, moving, rolling back, stopping, going on."""
+"""Executors on a real Kafka: sharing a log, moving state, rolling back, stopping and continuing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import random
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import (
+    AdminClient,
+    NewPartitions,
+)
 
-from examples.payments.audit import audit
+from examples.payments.bank_check import check_bank
 from examples.payments.load import Load
 from penstock.model.errors.olep import (
     DecideImpure,
@@ -25,45 +30,72 @@ from penstock.model.errors.olep import (
     RejectedMissing,
     StoreFailed,
 )
-from penstock.olep.application import Application, Reason, Rule
+from penstock.olep.application import Application, Reason, RejectPolicy
 from penstock.olep.event import request
-from penstock.olep.fold import Watch
-from penstock.olep.log import Appender, ends, open_log, read
-from penstock.olep.outcome import wait_until
+from penstock.olep.fold import PurityChecks
+from penstock.olep.log import Appender, end_position, open_log, read
 from penstock.olep.pipeline import Pipeline
 from penstock.olep.position import Position
-from penstock.olep.rejected import rejected, retry
-from penstock.olep.snapshot import DirectoryShelf, Snapshots
+from penstock.olep.rejected_events import rejected, retry
+from penstock.olep.replay import replay
+from penstock.olep.state_snapshot import DirectoryStorage, StateSnapshots
+from penstock.olep.store.postgres import PostgresStores
 from penstock.olep.store.sqlite import SqliteStores, position_of
 from penstock.olep.table import Put
-from tests.ground import heard
-from tests.olep.ground import Running, created_anew, executor, wait_for
-from tests.olep.test_fold import COUNTS, Count, add, counting
+from tests.harness import propagation
+from tests.olep.bank_harness import (
+    RunningExecutor,
+    all_acknowledged,
+    executor,
+    recreated,
+    wait_for,
+    wait_until_reached,
+)
+from tests.olep.test_fold import COUNTS, FEE_1, FEE_2, Count, add, counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.olep.application import State
+    from penstock.olep.event import Event
     from penstock.olep.log import Log
-    from tests.ground.fleet import Fleet
-    from tests.ground.postgres import PostgresServer
-    from tests.olep.ground import BankGround
+    from penstock.olep.store import Stores
+    from tests.harness.fleet import Fleet
+    from tests.harness.postgres import PostgresServer
+    from tests.olep.bank_harness import BankHarness
 
 pytestmark = pytest.mark.kafka
 
 PAYMENTS = Load(accounts=6, repeats=0.1, agreements=0.3, amount_max=4000)
-QUIET = counting(lambda state, event: (add(state, event)[0], ()))  # counts, and tells nobody
+COUNT_ONLY = counting(lambda state, event: (add(state, event)[0], ()))  # emits nothing
 
 
-def settled(running: Running, log: Log) -> None:
-    """Waits until the executor has applied all that is in the log, and fails if it has failed."""
-    goal = ends(log)
-    wait_for(lambda: running.ended() or running.executor.position().covers(goal), "the executor to catch up")
+def wait_until_applied(running: RunningExecutor, log: Log) -> None:
+    """Waits until the executor has applied the whole log; raises its error if it failed."""
+    end = end_position(log)
+    wait_for(lambda: running.ended() or running.executor.position().covers(end), "the executor to catch up")
     if running.failure is not None:
         raise running.failure
 
 
-def count(log: Log, stores: SqliteStores, key: str = "k", application: Application = QUIET) -> int | None:
+def stores_of(kind: str, directory: Path, request: pytest.FixtureRequest) -> Stores:
+    """Files, or an empty database."""
+    if kind == "sqlite":
+        return SqliteStores(directory)
+    server: PostgresServer = request.getfixturevalue("postgres")
+    with psycopg.connect(server.dsn, autocommit=True) as db:
+        db.execute('drop schema if exists "count" cascade')
+    return PostgresStores(server.dsn)
+
+
+def counted(state: State, event: Event) -> Count:
+    """The count after the event, negative ones included."""
+    before = state.get(COUNTS, event.key)
+    return Count(event.key, (before.value if before else 0) + event.payload["by"])
+
+
+def count(log: Log, stores: Stores, key: str = "k", application: Application = COUNT_ONLY) -> int | None:
     store = stores.open(application, log.topic_id, log.partition_of(key))
     try:
         row = store.load(COUNTS, key)
@@ -72,95 +104,136 @@ def count(log: Log, stores: SqliteStores, key: str = "k", application: Applicati
         store.close()
 
 
-def ask(log: Log, *ids: str, key: str = "k", **keys: Any) -> None:
+def submit(log: Log, *ids: str, key: str = "k", **keys: Any) -> None:
     appender = Appender(log)
     for each in ids:
-        appender.begin(key, request(each, keys.get("kind", "add"), {"by": keys.get("by", 1)}, time=0))
+        appender.submit(key, request(each, keys.get("kind", "add"), {"by": keys.get("by", 1)}, time=0))
     assert appender.flush() == 0
 
 
-def test_two_executors_share_a_log_and_hand_over_in_the_middle(ground: BankGround) -> None:
+def test_two_executors_share_a_log_and_hand_over_in_the_middle(harness: BankHarness) -> None:
     seeds = itertools.count(10)
-    with ground.executing(member=None) as first, ground.executing(member=None) as second:
+    with harness.executing(member=None) as first, harness.executing(member=None) as second:
 
         def both_have_worked() -> bool:
-            ground.append(PAYMENTS, 5, next(seeds))  # there is something to do until both have some of it
-            return bool(first.executor.figures.decided and second.executor.figures.decided)
+            harness.append(PAYMENTS, 5, next(seeds))  # keep both busy until each has decided something
+            return bool(first.executor.counters.decided and second.executor.counters.decided)
 
         wait_for(both_have_worked, "both to have worked")
-        ground.append(PAYMENTS, 150, 2)
+        harness.append(PAYMENTS, 150, 2)
         first.stop()
-        assert audit(ground.setting) == []
+        assert check_bank(harness.settings) == []
 
 
-def test_state_in_postgres_survives_a_kill(ground: BankGround, postgres: PostgresServer) -> None:
-    ground.move_to(postgres)
-    ground.append(PAYMENTS, 60, 3)
-    doomed = ground.start("executor", "--member", "only", fault="olep.commit.inside@3")
+def test_a_new_tariff_changes_no_payment_made_before_it(harness: BankHarness) -> None:
+    harness.append(PAYMENTS, 60, 5)
+    with harness.executing():
+        assert check_bank(harness.settings) == []
+    harness.settings = replace(harness.settings, fee=7, overdrawn_fee=9, earlier_tariffs=[(1, 25)])
+    with harness.executing() as running:
+        wait_for(lambda: len(running.executor.tasks()) == 3, "all partitions")
+        harness.append(PAYMENTS, 60, 6)
+        assert check_bank(harness.settings) == []  # compares the state with a replay
+    shutil.rmtree(harness.settings.state)
+    with harness.executing():
+        assert check_bank(harness.settings) == []
+
+
+def test_state_in_postgres_survives_a_kill(harness: BankHarness, postgres: PostgresServer) -> None:
+    harness.move_to(postgres)
+    harness.append(PAYMENTS, 60, 3)
+    doomed = harness.start("executor", "--member", "only", fault="olep.commit.inside@3")
     assert doomed.wait() == -signal.SIGKILL, doomed.end()
-    with ground.executing():
-        assert audit(ground.setting) == []
+    with harness.executing():
+        assert check_bank(harness.settings) == []
+
+
+def test_executors_wait_for_a_postgres_that_is_down_and_continue(
+    harness: BankHarness, postgres: PostgresServer
+) -> None:
+    harness.move_to(postgres)
+    harness.append(PAYMENTS, 60, 7)
+    with harness.executing() as running:
+        wait_for(lambda: running.executor.counters.decided, "the first decisions")
+        postgres.end()
+        try:
+            harness.append(PAYMENTS, 60, 8)
+            wait_for(lambda: running.ended() or running.executor.suspended(), "suspended partitions")
+        finally:
+            postgres.run()
+        assert check_bank(harness.settings) == []
+        assert running.executor.suspended() == {}
+        postgres.end()
+    # An executor that starts while the server is down waits as well.
+    with harness.executing() as running:
+        try:
+            wait_for(lambda: running.ended() or len(running.executor.suspended()) == 3, "three partitions")
+            assert not running.ended()
+        finally:
+            postgres.run()
+        harness.append(PAYMENTS, 60, 9)
+        assert check_bank(harness.settings) == []
 
 
 @pytest.mark.parametrize(
     ("store", "point"),
     [("sqlite", "olep.commit.before"), ("sqlite", "olep.send.before"), ("postgres", "olep.commit.before")],
 )
-def test_a_paused_executor_that_wakes_up_after_a_take_over_changes_nothing(
-    ground: BankGround, point: str, store: str, request: pytest.FixtureRequest
+def test_a_paused_executor_that_resumes_after_a_take_over_changes_nothing(
+    harness: BankHarness, point: str, store: str, request: pytest.FixtureRequest
 ) -> None:
     if store == "postgres":
-        ground.move_to(request.getfixturevalue("postgres"))
-    ground.append(PAYMENTS, 60, 4)
-    paused = ground.start("executor", "--member", "only", fault=f"{point}@3!stop")
+        harness.move_to(request.getfixturevalue("postgres"))
+    harness.append(PAYMENTS, 60, 4)
+    paused = harness.start("executor", "--member", "only", fault=f"{point}@3!stop")
     wait_for(lambda: paused.paused() or not paused.running(), "the executor to be paused")
-    with ground.executing():
-        ground.append(PAYMENTS, 20, 5)
-        assert audit(ground.setting) == []
+    with harness.executing():
+        harness.append(PAYMENTS, 20, 5)
+        assert check_bank(harness.settings) == []
         paused.signal(signal.SIGCONT)
-        assert paused.wait() != 0, "it should find out that it was replaced"
-        assert audit(ground.setting) == []
+        assert paused.wait() != 0, "it should notice that it was replaced"
+        assert check_bank(harness.settings) == []
 
 
 @pytest.mark.parametrize("group_forgotten", [False, True])
-def test_a_file_rolled_back_to_an_older_commit_costs_nothing(
-    ground: BankGround, group_forgotten: bool
+def test_a_file_rolled_back_to_an_older_commit_loses_nothing(
+    harness: BankHarness, group_forgotten: bool
 ) -> None:
-    state = ground.setting.state
-    ground.append(PAYMENTS, 30, 6)
-    with ground.executing(member=None):
-        assert audit(ground.setting) == []
+    state = harness.settings.state
+    harness.append(PAYMENTS, 30, 6)
+    with harness.executing(member=None):
+        assert check_bank(harness.settings) == []
     shutil.copytree(state, state.with_name("older"))
-    ground.append(PAYMENTS, 60, 7)
-    with ground.executing(member=None):
-        assert audit(ground.setting) == []
-    log = ground.setting.accounts_log()
-    before = ends(log)
+    harness.append(PAYMENTS, 60, 7)
+    with harness.executing(member=None):
+        assert check_bank(harness.settings) == []
+    log = harness.settings.accounts_log()
+    before = end_position(log)
     shutil.rmtree(state)
     state.with_name("older").rename(state)
     if group_forgotten:
         group = f"{log.topic}.bank"
         admin = AdminClient(dict(log.config))
         wait_for(lambda: _forgotten(admin, group), "the group to be forgotten")
-    with ground.executing():
-        assert audit(ground.setting) == []
-    # What was acknowledged is not sent a second time, unless nobody remembers that it was.
-    assert (ends(log) == before) is not group_forgotten
+    with harness.executing():
+        assert check_bank(harness.settings) == []
+    # Acknowledged events are not sent again, unless the group has forgotten that they were.
+    assert (end_position(log) == before) is not group_forgotten
 
 
-def test_state_moves_to_another_machine_by_snapshot_and_log(ground: BankGround, tmp_path: Path) -> None:
-    snapshots = Snapshots(DirectoryShelf(tmp_path / "shelf"), tmp_path / "scratch")
-    ground.append(PAYMENTS, 60, 8)
-    with ground.executing(snapshots=snapshots):
-        assert audit(ground.setting) == []
-    log, before = ground.setting.accounts_log(), ends(ground.setting.accounts_log())
-    for file in ground.setting.state.iterdir():
+def test_state_moves_to_another_machine_by_snapshot_and_log(harness: BankHarness, tmp_path: Path) -> None:
+    snapshots = StateSnapshots(DirectoryStorage(tmp_path / "snapshots"), tmp_path / "scratch")
+    harness.append(PAYMENTS, 60, 8)
+    with harness.executing(snapshots=snapshots):
+        assert check_bank(harness.settings) == []
+    log, before = harness.settings.accounts_log(), end_position(harness.settings.accounts_log())
+    for file in harness.settings.state.iterdir():
         file.unlink()
-    with ground.executing(snapshots=snapshots) as running:
-        settled(running, log)
-        assert running.executor.figures.decided == 0
-        assert audit(ground.setting) == []
-    assert ends(log) == before
+    with harness.executing(snapshots=snapshots) as running:
+        wait_until_applied(running, log)
+        assert running.executor.counters.decided == 0
+        assert check_bank(harness.settings) == []
+    assert end_position(log) == before
 
 
 def test_a_position_moves_past_transaction_markers(
@@ -173,100 +246,142 @@ def test_a_position_moves_past_transaction_markers(
     producer.produce(log.topic, value, b"k", log.partition_of("k"))
     producer.commit_transaction()
     partition = log.partition_of("k")
-    # A commit is answered before its marker is written: until then the log ends at the record.
-    wait_for(lambda: ends(log).covers(Position({log.topic_id: {partition: 2}})), "the marker to be written")
-    with Running(executor(QUIET, log, SqliteStores(tmp_path))) as running:
-        settled(running, log)
+    # The broker responds to a commit before it writes the marker; until then the log ends at the record.
+    wait_for(
+        lambda: end_position(log).covers(Position({log.topic_id: {partition: 2}})), "the marker to be written"
+    )
+    with RunningExecutor(executor(COUNT_ONLY, log, SqliteStores(tmp_path))) as running:
+        wait_until_applied(running, log)
     assert count(log, SqliteStores(tmp_path)) == 2
-    assert position_of(SqliteStores(tmp_path).path(QUIET, log.partition_of("k"))) == (log.topic_id, 2)
+    assert position_of(SqliteStores(tmp_path).path(COUNT_ONLY, log.partition_of("k"))) == (log.topic_id, 2)
 
 
-def test_bad_events_are_listed_and_a_mended_program_retries_them(log: Log, tmp_path: Path) -> None:
+def test_rejected_events_are_listed_and_retried_by_a_corrected_program(log: Log, tmp_path: Path) -> None:
     stores = SqliteStores(tmp_path)
-    ask(log, "a")
-    ask(log, "new", kind="added-later", by=5)
-    producer = Producer(log.config)
+    submit(log, "a")
+    submit(log, "new", kind="added-later", by=5)
+    producer = Producer(dict(log.config))
     producer.produce(log.topic, b"no json", b"k", log.partition_of("k"))
     producer.flush()
-    with Running(executor(QUIET, log, stores)) as running:
-        settled(running, log)
-    listed = rejected(QUIET, log, stores)
+    with RunningExecutor(executor(COUNT_ONLY, log, stores)) as running:
+        wait_until_applied(running, log)
+    listed = rejected(COUNT_ONLY, log, stores)
     assert {each.event.reason for each in listed} == {Reason.UNKNOWN_TYPE, Reason.UNREADABLE}
-    mended = counting(QUIET.decide, handles={"add": 2, "added-later": 1})
+    corrected = counting(COUNT_ONLY.decide, handles={"add": 2, "added-later": 1})
     (later,) = [each for each in listed if each.event.reason == Reason.UNKNOWN_TYPE]
     retry(log, listed, later.partition, later.event.at, time=0)
-    with Running(executor(mended, log, stores)) as running:
-        settled(running, log)
+    with RunningExecutor(executor(corrected, log, stores)) as running:
+        wait_until_applied(running, log)
     assert count(log, stores) == 6
-    assert {each.event.reason for each in rejected(mended, log, stores)} == {Reason.UNREADABLE}
+    assert {each.event.reason for each in rejected(corrected, log, stores)} == {Reason.UNREADABLE}
 
 
-def test_what_is_not_listed_cannot_be_retried(log: Log) -> None:
+def test_only_a_listed_event_can_be_retried(log: Log) -> None:
     with pytest.raises(RejectedMissing):
         retry(log, [], 0, 17, time=0)
 
 
-def test_by_rule_a_bad_event_stops_the_executor_before_it(log: Log, tmp_path: Path) -> None:
-    strict = counting(QUIET.decide, rules={Reason.RAISED: Rule.STOP})
-    ask(log, "a")
-    ask(log, "b", by=-1)
-    with pytest.raises(EventRejected), Running(executor(strict, log, SqliteStores(tmp_path))) as running:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_an_executor_that_stopped_at_an_event_applies_it_once_its_code_is_repaired(
+    log: Log, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    stores = stores_of(kind, tmp_path, request)
+    strict = counting(COUNT_ONLY.decide, on_reject={Reason.RAISED: RejectPolicy.STOP})
+    repaired = replace(strict, decide=lambda state, event: ((Put(COUNTS, counted(state, event)),), ()))
+    submit(log, "a")
+    submit(log, "b", by=-1)
+    submit(log, "c", by=5)
+    with pytest.raises(EventRejected), RunningExecutor(executor(strict, log, stores)) as running:
         wait_for(running.ended, "the executor to stop")
-    assert count(log, SqliteStores(tmp_path)) == 1
+    assert count(log, stores) == 1
+    with RunningExecutor(executor(repaired, log, stores)) as running:
+        wait_until_applied(running, log)
+    assert count(log, stores) == 5
+    assert rejected(repaired, log, stores) == []
+
+
+def test_state_restored_after_a_fee_change_is_what_was_paid_out(log: Log, tmp_path: Path) -> None:
+    old = replace(FEE_1, decide=lambda state, event: (FEE_1.decide(state, event)[0], ()))
+    new = replace(
+        FEE_2, decide=lambda state, event: (FEE_2.decide(state, event)[0], ()), earlier=[old], name="count"
+    )
+    submit(log, "a", "b", "c")
+    with RunningExecutor(executor(old, log, SqliteStores(tmp_path / "first"))) as running:
+        wait_until_applied(running, log)
+    assert count(log, SqliteStores(tmp_path / "first"), application=new) == 82
+
+    with RunningExecutor(executor(new, log, SqliteStores(tmp_path / "first"))) as running:
+        # A partition is open once its new version is announced.
+        wait_for(lambda: len(running.executor.tasks()) == log.partitions, "all partitions")
+        submit(log, "d")
+        wait_until_applied(running, log)
+    assert count(log, SqliteStores(tmp_path / "first"), application=new) == 75
+    with RunningExecutor(executor(new, log, SqliteStores(tmp_path / "restored"))) as running:
+        wait_until_applied(running, log)
+    assert count(log, SqliteStores(tmp_path / "restored"), application=new) == 75
+    (replayed,) = {store.load(COUNTS, "k") for store in replay(new, log).stores.values()} - {None}
+    assert replayed == ("k", 75)
 
 
 def test_an_impure_program_is_stopped_with_nothing_applied(log: Log, tmp_path: Path) -> None:
     impure = counting(lambda state, event: (random.random(), ((), ()))[1])
-    ask(log, "a")
-    with pytest.raises(DecideImpure), Running(executor(impure, log, SqliteStores(tmp_path))) as running:
+    submit(log, "a")
+    with (
+        pytest.raises(DecideImpure),
+        RunningExecutor(executor(impure, log, SqliteStores(tmp_path))) as running,
+    ):
         wait_for(running.ended, "the executor to stop")
     assert count(log, SqliteStores(tmp_path)) is None
 
 
 def test_a_row_that_the_store_refuses_rejects_one_event_and_not_its_batch(log: Log, tmp_path: Path) -> None:
     stores = SqliteStores(tmp_path)
-    ask(log, "a")
-    ask(log, "huge", by=10**30)
-    ask(log, "b")
-    with Running(executor(QUIET, log, stores, watch=Watch.NEVER)) as running:
-        settled(running, log)
+    submit(log, "a")
+    submit(log, "huge", by=10**30)
+    submit(log, "b")
+    with RunningExecutor(executor(COUNT_ONLY, log, stores, purity_checks=PurityChecks.NEVER)) as running:
+        wait_until_applied(running, log)
     assert count(log, stores) == 2
-    assert [each.event.reason for each in rejected(QUIET, log, stores)] == [Reason.INVALID]
+    assert [each.event.reason for each in rejected(COUNT_ONLY, log, stores)] == [Reason.INVALID]
 
 
-def test_an_executor_without_its_history_refuses_to_guess(log: Log, tmp_path: Path) -> None:
-    ask(log, "a", "b")
+def test_an_executor_refuses_a_log_whose_start_was_deleted(log: Log, tmp_path: Path) -> None:
+    submit(log, "a", "b")
     admin = AdminClient(dict(log.config))
     places = [TopicPartition(log.topic, log.partition_of("k"), 1)]
     for future in admin.delete_records(places).values():
         future.result()
-    with pytest.raises(HistoryMissing), Running(executor(QUIET, log, SqliteStores(tmp_path))) as running:
+    with (
+        pytest.raises(HistoryMissing),
+        RunningExecutor(executor(COUNT_ONLY, log, SqliteStores(tmp_path))) as running,
+    ):
         wait_for(running.ended, "the executor to stop")
 
 
-def test_an_executor_refuses_a_log_that_was_created_anew(log: Log, tmp_path: Path) -> None:
-    ask(log, "a")
-    with Running(executor(QUIET, log, SqliteStores(tmp_path))) as running:
-        settled(running, log)
+def test_an_executor_refuses_a_recreated_log(log: Log, tmp_path: Path) -> None:
+    submit(log, "a")
+    with RunningExecutor(executor(COUNT_ONLY, log, SqliteStores(tmp_path))) as running:
+        wait_until_applied(running, log)
     log.admin.delete_topics([log.topic])[log.topic].result()
-    anew = created_anew(log)
-    with pytest.raises(LogReplaced), Running(executor(QUIET, anew, SqliteStores(tmp_path))) as running:
+    recreated_log = recreated(log)
+    with (
+        pytest.raises(LogReplaced),
+        RunningExecutor(executor(COUNT_ONLY, recreated_log, SqliteStores(tmp_path))) as running,
+    ):
         wait_for(running.ended, "the executor to stop")
 
 
-def test_an_executor_stops_when_partitions_are_added_and_does_not_start_again(
-    log: Log, tmp_path: Path
-) -> None:
+def test_an_executor_stops_when_partitions_are_added_and_refuses_to_restart(log: Log, tmp_path: Path) -> None:
     stores = SqliteStores(tmp_path)
-    ask(log, "a")
-    running = Running(executor(QUIET, log, stores)).__enter__()
-    settled(running, log)
-    grown = NewPartitions(log.topic, log.partitions + 1)
-    log.admin.create_partitions([grown])[log.topic].result()
+    submit(log, "a")
+    running = RunningExecutor(executor(COUNT_ONLY, log, stores)).__enter__()
+    wait_until_applied(running, log)
+    added = NewPartitions(log.topic, log.partitions + 1)
+    log.admin.create_partitions([added])[log.topic].result()
     wait_for(running.ended, "the executor to notice")
     assert isinstance(running.failure, LogGrown)
-    anew = open_log(log.config, log.topic, name="counts")
-    with pytest.raises(LogGrown), Running(executor(QUIET, anew, stores)) as running:
+    grown_log = open_log(log.config, log.topic, name="counts")
+    with pytest.raises(LogGrown), RunningExecutor(executor(COUNT_ONLY, grown_log, stores)) as running:
         wait_for(running.ended, "the executor to stop")
     assert count(log, stores) == 1
 
@@ -274,61 +389,65 @@ def test_an_executor_stops_when_partitions_are_added_and_does_not_start_again(
 def test_an_event_that_its_topic_refuses_stops_the_executor_and_is_not_skipped(
     fleet: Fleet, log: Log, tmp_path: Path, make_log: Callable[..., Log]
 ) -> None:
-    """Were it skipped, the events behind it would lift the mark, and it would be lost for good."""
-    told = make_log("told", 1, **{"max.message.bytes": "1000"})
+    """If it were skipped, later events would raise the receiver's mark above it, and it would be lost."""
+    emitted = make_log("totals", 1, **{"max.message.bytes": "1000"})
 
-    def long_winded(state: Any, event: Any) -> Any:
+    def with_long_text(state: Any, event: Any) -> Any:
         effects, (emit,) = add(state, event)
         size = 3000 if event.id == "long" else 1
         return effects, (emit._replace(payload={"text": "x" * size}),)
 
-    wordy = counting(long_winded)
-    ask(log, "short", "long", "after")
+    verbose = counting(with_long_text)
+    submit(log, "short", "long", "after")
     with (
         pytest.raises(LogUnavailable),
-        Running(executor(wordy, log, SqliteStores(tmp_path), logs=(told,), batch_max=1)) as running,
+        RunningExecutor(
+            executor(verbose, log, SqliteStores(tmp_path), logs=(emitted,), batch_max=1)
+        ) as running,
     ):
         wait_for(running.ended, "the executor to stop")
-    assert [told.decode(p, record).payload["text"] for p, record in read(told)] in ([], ["x"])
-    _widen(told)
-    heard.now(heard.setting_heard(fleet, told.topic, "max.message.bytes", "1000000"))
-    with Running(executor(wordy, log, SqliteStores(tmp_path), logs=(told,))) as running:
-        settled(running, log)
-        wait_for(running.executor.quiet, "everything to be sent")
-    sizes = [len(told.decode(p, record).payload["text"]) for p, record in read(told)]
+    assert [emitted.decode(p, record).payload["text"] for p, record in read(emitted)] in ([], ["x"])
+    _widen(emitted)
+    propagation.run_in_thread(
+        propagation.wait_for_topic_config(fleet, emitted.topic, "max.message.bytes", "1000000")
+    )
+    with RunningExecutor(executor(verbose, log, SqliteStores(tmp_path), logs=(emitted,))) as running:
+        wait_until_applied(running, log)
+        wait_for(lambda: all_acknowledged(running.executor), "everything to be sent")
+    sizes = [len(emitted.decode(p, record).payload["text"]) for p, record in read(emitted)]
     assert sizes == [1, 3000, 1]
 
 
-def test_a_pipeline_hands_events_from_log_to_log(
+def test_a_pipeline_passes_events_from_log_to_log(
     log: Log, tmp_path: Path, make_log: Callable[..., Log]
 ) -> None:
-    told = make_log("told", 2)
+    emitted = make_log("totals", 2)
 
     def double(state: Any, event: Any) -> Any:
         return (Put(COUNTS, Count(event.key, 2 * event.payload["value"])),), ()
 
     doubling = Application("double", double, (COUNTS,), handles={"counted": 1})
     stores = SqliteStores(tmp_path)
-    ask(log, "a", "b", "c")
+    submit(log, "a", "b", "c")
     stopping = threading.Event()
-    stages = [executor(counting(), log, stores, logs=(told,)), executor(doubling, told, stores)]
+    stages = [executor(counting(), log, stores, logs=(emitted,)), executor(doubling, emitted, stores)]
     thread = threading.Thread(target=Pipeline(stages).run, args=(stopping,))
     thread.start()
     try:
-        wait_until(log, stages[0].position, timeout=60)
-        wait_for(stages[0].quiet, "the first stage to have sent all")
-        wait_until(told, stages[1].position, timeout=60)
+        wait_until_reached(log, stages[0].position)
+        wait_for(lambda: all_acknowledged(stages[0]), "the first stage to have sent everything")
+        wait_until_reached(emitted, stages[1].position)
     finally:
         stopping.set()
         thread.join()
-    assert count(told, stores, application=doubling) == 6
+    assert count(emitted, stores, application=doubling) == 6
 
 
 def test_a_pipeline_whose_stage_fails_ends_as_a_whole(log: Log, tmp_path: Path) -> None:
     (tmp_path / "count-0.sqlite").mkdir()
     other = Application("other", add, (COUNTS,), handles={"add": 1})
     stages = [
-        executor(QUIET, log, SqliteStores(tmp_path)),
+        executor(COUNT_ONLY, log, SqliteStores(tmp_path)),
         executor(other, log, SqliteStores(tmp_path / "b")),
     ]
     with pytest.raises(StoreFailed):
@@ -338,13 +457,17 @@ def test_a_pipeline_whose_stage_fails_ends_as_a_whole(log: Log, tmp_path: Path) 
 def _forgotten(admin: AdminClient, group: str) -> bool:
     try:
         admin.delete_consumer_groups([group])[group].result()
-    except Exception:  # noqa: BLE001 - static members leave when their session ends
+    except Exception:  # noqa: BLE001 - a static member stays until its session ends
         return False
     return True
 
 
 def _widen(log: Log) -> None:
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+    from confluent_kafka.admin import (
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+    )
 
     entry = ConfigEntry("max.message.bytes", "1000000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("topic", log.topic, incremental_configs=[entry])

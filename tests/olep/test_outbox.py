@@ -14,5 +14,5 @@ outgoing = st.lists(
 
 
 @given(outgoing)
-def test_what_is_packed_comes_back_in_order(outgoing: list[Outgoing]) -> None:
+def test_packed_events_are_unpacked_in_order(outgoing: list[Outgoing]) -> None:
     assert unpack(pack(outgoing)) == outgoing

@@ -17,7 +17,7 @@ import pytest
 from penstock.model.errors.olep import DecideImpure
 from penstock.olep.application import Application, Decision, State
 from penstock.olep.event import Event
-from penstock.olep.purity import watched
+from penstock.olep.purity import decide_checked
 from penstock.olep.store.sqlite import SqliteStores
 from penstock.olep.table import Put, Table
 
@@ -88,39 +88,39 @@ def doing(act: Callable[[], object]) -> Application:
         "uuid4", "urandom", "getpid", "read", "open", "socket", "print", "id",
     ],
 )  # fmt: skip
-def test_a_decision_that_reaches_outside_is_caught(act: Callable[[], object]) -> None:
+def test_a_decision_with_side_effects_is_caught(act: Callable[[], object]) -> None:
     with pytest.raises(DecideImpure, match="it calls"):
-        watched(doing(act), Empty(), EVENT)
+        decide_checked(doing(act), Empty(), EVENT)
 
 
-def test_a_decision_that_catches_everything_is_caught_nevertheless() -> None:
+def test_an_impure_decision_cannot_swallow_the_error() -> None:
     with pytest.raises(DecideImpure, match=r"time\.time"):
-        watched(application(swallowing), Empty(), EVENT)
+        decide_checked(application(swallowing), Empty(), EVENT)
 
 
-def test_a_decision_that_remembers_is_caught() -> None:
+def test_a_decision_with_hidden_state_is_caught() -> None:
     def remembering(state: State, event: Event) -> Decision:
         seen.append(1)
         return (Put(ROWS, Row("k", len(seen))),), ()
 
-    with pytest.raises(DecideImpure, match="decided twice, differently"):
-        watched(application(remembering), Empty(), EVENT)
+    with pytest.raises(DecideImpure, match="returned different decisions"):
+        decide_checked(application(remembering), Empty(), EVENT)
 
 
 def test_a_pure_decision_passes() -> None:
-    assert watched(application(pure), Empty(), EVENT) == pure(Empty(), EVENT)
+    assert decide_checked(application(pure), Empty(), EVENT) == pure(Empty(), EVENT)
 
 
-def test_what_a_decision_raises_is_raised() -> None:
+def test_an_exception_of_a_decision_is_passed_on() -> None:
     with pytest.raises(ZeroDivisionError):
-        watched(doing(lambda: 1 // 0), Empty(), EVENT)
+        decide_checked(doing(lambda: 1 // 0), Empty(), EVENT)
 
 
-def test_reading_a_row_from_the_store_is_no_impurity(tmp_path: Path) -> None:
+def test_reading_a_row_from_the_store_is_pure(tmp_path: Path) -> None:
     from penstock.olep.rows import Rows
 
     store = SqliteStores(tmp_path).open(application(pure), "AAAAAAAAAAAAAAAAAAAAAA", 0)
     rows = Rows(store, (ROWS,))
     reading = application(lambda state, event: (state.get(ROWS, "k"), ((), ()))[1])
-    assert watched(reading, rows, EVENT) == ((), ())
+    assert decide_checked(reading, rows, EVENT) == ((), ())
     store.close()

@@ -13,7 +13,7 @@ from penstock.olep.table import Table, check_row
 
 class Row(NamedTuple):
     name: str
-    count: int
+    total: int
     share: float
     note: str | None
 
@@ -29,7 +29,7 @@ ROWS = Table("rows", Row)
 def test_columns_are_the_fields_of_the_row() -> None:
     assert [(c.name, c.type, c.optional) for c in ROWS.columns] == [
         ("name", str, False),
-        ("count", int, False),
+        ("total", int, False),
         ("share", float, False),
         ("note", str, True),
     ]
@@ -45,7 +45,7 @@ def test_the_key_is_the_first_columns(key: int, value: object) -> None:
     [("rows", Bad, 1), ("Rows", Row, 1), ("rows", Row, 0), ("rows", Row, 9), ("rows", tuple, 1)],
     ids=["type", "name", "no key", "long key", "no fields"],
 )
-def test_a_table_that_cannot_be_kept_is_refused(name: str, row: type, key: int) -> None:
+def test_an_invalid_table_is_refused(name: str, row: type, key: int) -> None:
     with pytest.raises(ApplicationInvalid):
         Table(name, row, key=key)
 
@@ -86,6 +86,6 @@ def test_a_row_that_some_store_would_refuse_is_refused(row: tuple[object, ...]) 
     ],
     ids=str,
 )
-def test_an_application_that_contradicts_itself_is_refused(keys: dict[str, Any]) -> None:
+def test_a_contradictory_application_is_refused(keys: dict[str, Any]) -> None:
     with pytest.raises(ApplicationInvalid):
         Application(**{"name": "a", "decide": lambda s, e: ((), ()), "tables": (), "handles": {}, **keys})

@@ -1,4 +1,4 @@
-"""A projection and its fold: what is applied, passed over, suppressed, skipped."""
+"""A projection and its fold: what it applies, ignores, suppresses and skips."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from penstock.model.errors.olep import LogUnavailable
 from penstock.model.errors.views import ProjectionInvalid, ViewEventRefused
-from penstock.olep.application import Reason, Rule, State
+from penstock.olep.application import Reason, RejectPolicy, State
 from penstock.olep.codec import JsonCodec
+from penstock.olep.deduplication import MARKS
 from penstock.olep.event import Event, Record
-from penstock.olep.repeats import MARKS
 from penstock.olep.table import Put, Remove, Table
 from penstock.olep.view import SKIPPED, Horizon
 from penstock.olep.view.fold import ViewFold
-from penstock.olep.view.memory import MemoryViews
 from penstock.olep.view.projection import Projection
 from penstock.olep.view.runner import ViewRunner
-from tests.olep.viewing import COUNTING, COUNTS, _count
+from penstock.olep.view.stores.memory import MemoryViews
+from tests.olep.counting_view import COUNTING, COUNTS, _count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,18 +42,18 @@ def fold(projection: Projection = COUNTING) -> ViewFold:
     return ViewFold(projection, CODEC, store, 0)
 
 
-def test_types_that_are_not_handled_are_passed_over_and_the_position_moves() -> None:
-    stretch = fold().take([record(3, "a", "other"), record(7, "b", "olep.repeated")], 0)
-    assert (stretch.position, stretch.applied, stretch.versions["counts"]) == (8, 0, [])
+def test_unhandled_types_are_skipped_and_the_position_moves() -> None:
+    batch = fold().process([record(3, "a", "other"), record(7, "b", "olep.repeated")], 0)
+    assert (batch.position, batch.applied, batch.versions["counts"]) == (8, 0, [])
 
 
-def test_an_event_is_applied_once_whether_it_was_asked_for_or_derived() -> None:
+def test_requests_and_derived_events_are_applied_once() -> None:
     derived = f"=bank:{TOPIC}.1.5.0"
     records = [record(0, "a"), record(1, "a"), record(2, derived), record(3, derived)]
-    stretch = fold().take(records, 0)
-    assert (stretch.applied, stretch.repeated) == (2, 2)
-    assert (stretch.versions["counts"][-1].row or ())[1] == 2
-    assert stretch.layer[MARKS.name] == {f"=bank:{TOPIC}.1": (f"=bank:{TOPIC}.1", 5 << 16)}
+    batch = fold().process(records, 0)
+    assert (batch.applied, batch.repeated) == (2, 2)
+    assert (batch.versions["counts"][-1].row or (None, None))[1] == 2
+    assert batch.internal[MARKS.name] == {f"=bank:{TOPIC}.1": (f"=bank:{TOPIC}.1", 5 << 16)}
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,44 @@ def test_an_event_is_applied_once_whether_it_was_asked_for_or_derived() -> None:
     ],
     ids=lambda value: value.value if isinstance(value, Reason) else "",
 )
-def test_what_cannot_be_applied_is_listed_and_the_rest_goes_on(bad: Record, reason: Reason) -> None:
-    stretch = fold().take([bad, record(1, "b")], 0)
-    assert (stretch.applied, stretch.skipped, stretch.position) == (1, 1, 2)
-    (listed,) = stretch.layer[SKIPPED.name].values()
+def test_an_event_that_cannot_be_applied_is_listed_and_the_rest_applied(bad: Record, reason: Reason) -> None:
+    batch = fold().process([bad, record(1, "b")], 0)
+    assert (batch.applied, batch.skipped, batch.position) == (1, 1, 2)
+    (listed,) = batch.internal[SKIPPED.name].values()
     assert listed is not None
     assert listed[:2] == (0, reason.value)
 
 
-def test_by_rule_the_view_stops_before_a_bad_event() -> None:
-    strict = Projection("strict", _count, (COUNTS,), {"added": 1}, rules={Reason.RAISED: Rule.STOP})
-    stretch = fold(strict).take([record(0, "a"), record(1, "b", other=1), record(2, "c")], 0)
-    assert (stretch.position, stretch.applied) == (1, 1)
-    assert isinstance(stretch.stopped, ViewEventRefused)
+def test_with_policy_stop_the_view_stops_before_a_bad_event() -> None:
+    strict = Projection(
+        "strict", _count, (COUNTS,), {"added": 1}, on_reject={Reason.RAISED: RejectPolicy.STOP}
+    )
+    batch = fold(strict).process([record(0, "a"), record(1, "b", other=1), record(2, "c")], 0)
+    assert (batch.position, batch.applied) == (1, 1)
+    assert isinstance(batch.stopped, ViewEventRefused)
+
+
+@pytest.mark.parametrize("prefix", ["r", f"=bank:{TOPIC}.1.0."], ids=["request", "derived"])
+def test_an_event_at_which_a_view_stopped_is_applied_by_the_repaired_projection(prefix: str) -> None:
+    def faulty(state: State, event: Event) -> Iterator[Effect]:
+        if event.payload["n"] == 2:
+            raise ValueError("a bug")
+        yield from _count(state, event)
+
+    stops = {Reason.RAISED: RejectPolicy.STOP}
+    records = [record(offset, f"{prefix}{offset}", n=n) for offset, n in enumerate([1, 2, 4])]
+    store = MemoryViews().open(COUNTING, TOPIC, 1, generation=1)
+    store.claim()
+    before = Projection("counting", faulty, (COUNTS,), {"added": 1}, on_reject=stops)
+    batch = ViewFold(before, CODEC, store, 0).process(records, 0)
+    store.commit([batch])
+    assert isinstance(batch.stopped, ViewEventRefused)
+    assert batch.position == 1
+
+    resumed = ViewFold(COUNTING, CODEC, store, 0).process(records[1:], 1)
+    store.commit([resumed])
+    assert (resumed.applied, resumed.repeated, resumed.skipped) == (2, 0, 0)
+    assert store.load(0, COUNTS, "k") == ("k", 7, f"{prefix}2")
 
 
 class Other(NamedTuple):
@@ -94,18 +119,18 @@ def _undeclared(state: State, event: Event) -> Iterator[Effect]:
 
 
 def test_a_row_of_a_table_that_is_not_declared_is_skipped() -> None:
-    stretch = fold(Projection("wrong", _undeclared, (COUNTS,), {"added": 1})).take([record(0, "a")], 0)
-    assert (stretch.applied, stretch.skipped) == (0, 1)
+    batch = fold(Projection("wrong", _undeclared, (COUNTS,), {"added": 1})).process([record(0, "a")], 0)
+    assert (batch.applied, batch.skipped) == (0, 1)
 
 
-def test_a_row_that_is_removed_is_not_there_for_the_next_event() -> None:
+def test_a_removed_row_is_missing_for_the_next_event() -> None:
     def project(state: State, event: Event) -> Iterator[Effect]:
-        found = state.get(OTHERS, "x")
-        yield Remove(OTHERS, "x") if found else Put(OTHERS, Other("x"))
+        row = state.get(OTHERS, "x")
+        yield Remove(OTHERS, "x") if row else Put(OTHERS, Other("x"))
 
-    made = Projection("toggle", project, (OTHERS,), {"added": 1})
-    stretch = fold(made).take([record(n, f"r{n}") for n in range(3)], 0)
-    assert [version.row for version in stretch.versions["others"]] == [("x",), None, ("x",)]
+    toggle = Projection("toggle", project, (OTHERS,), {"added": 1})
+    batch = fold(toggle).process([record(n, f"r{n}") for n in range(3)], 0)
+    assert [version.row for version in batch.versions["others"]] == [("x",), None, ("x",)]
 
 
 @pytest.mark.parametrize(
@@ -122,23 +147,23 @@ def test_a_row_that_is_removed_is_not_there_for_the_next_event() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_declaration_is_refused(keys: dict[str, Any]) -> None:
+def test_an_invalid_declaration_is_refused(keys: dict[str, Any]) -> None:
     good: dict[str, Any] = {"name": "good", "project": _count, "tables": (COUNTS,), "handles": {"added": 1}}
     with pytest.raises(ProjectionInvalid):
         Projection(**{**good, **keys})
 
 
-def test_versions_are_kept_for_as_long_as_was_asked() -> None:
-    horizon, gone = Horizon(10.0), []
+def test_versions_are_retained_for_keep_seconds() -> None:
+    horizon, expired = Horizon(10.0), []
     for second in range(30):
         if horizon.due(second):
-            gone.append(horizon.mark(second, second))
-    assert gone[:11] == [None] * 11
-    assert gone[11:14] == [0, 1, 2]
+            expired.append(horizon.mark(second, second))
+    assert expired[:11] == [None] * 11
+    assert expired[11:14] == [0, 1, 2]
 
 
 class Unreached(ViewRunner):
-    """A runner whose log cannot be reached, and then can."""
+    """A runner whose log becomes reachable at the third attempt."""
 
     left = 2
 
@@ -148,31 +173,31 @@ class Unreached(ViewRunner):
             raise LogUnavailable(topic="log", reason="no brokers")
 
 
-def test_a_log_that_cannot_be_reached_is_tried_again() -> None:
+def test_an_unreachable_log_is_retried() -> None:
     runner = Unreached(COUNTING, cast("Any", None), MemoryViews())
     runner.run(threading.Event())
     assert runner.left == 0
 
 
-def test_a_view_that_begins_is_not_asked_for_rows_until_memory_is_full_or_a_commit_fails() -> None:
-    asked: list[str] = []
+def test_a_fresh_view_is_not_read_until_the_cache_is_full_or_a_commit_fails() -> None:
+    loaded_keys: list[str] = []
     store = MemoryViews().open(COUNTING, TOPIC, 1, generation=1)
     store.claim()
     load = store.load
 
-    def loaded(partition: int, table: Table[Any], key: Any) -> Any:
-        asked.append(key)
+    def recording_load(partition: int, table: Table[Any], key: Any) -> Any:
+        loaded_keys.append(key)
         return load(partition, table, key)
 
-    store.load = loaded  # type: ignore[method-assign]  # the store itself, watched
+    store.load = recording_load  # type: ignore[method-assign]  # records its calls
     fresh = ViewFold(COUNTING, CODEC, store, 0, fresh=True, cached_max=2)
     records = [Record(n, f"k{n}".encode(), record(n, f"r{n}").value) for n in range(3)]
-    stretch = fresh.take(records, 0)
-    store.commit([stretch])
-    before = [*asked]
-    fresh.settle()  # three rows are one too many
-    fresh.take([Record(3, b"k0", record(3, "r3").value)], 3)
-    assert (before, asked) == ([], ["k0"])
-    fresh.forget()
-    again = fresh.take([Record(3, b"k2", record(3, "r3").value)], 3)
-    assert (again.versions["counts"][0].row or ())[1] == 2
+    batch = fresh.process(records, 0)
+    store.commit([batch])
+    before = [*loaded_keys]
+    fresh.committed()  # three rows are more than `cached_max`
+    fresh.process([Record(3, b"k0", record(3, "r3").value)], 3)
+    assert (before, loaded_keys) == ([], ["k0"])
+    fresh.discard()
+    again = fresh.process([Record(3, b"k2", record(3, "r3").value)], 3)
+    assert (again.versions["counts"][0].row or (None, None))[1] == 2

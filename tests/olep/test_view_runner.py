@@ -1,4 +1,4 @@
-"""Views on a real log: in order, once, past what is filtered, through failures of their store."""
+"""Views of a real log: in order, exactly once, past skipped records, through failures of their store."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ import pytest
 import redis
 from confluent_kafka import Producer
 
-from penstock.model.errors.views import ViewChanged, ViewEventRefused, ViewFailed, ViewTaken
-from penstock.olep.application import Reason, Rule
+from penstock.model.errors.views import ViewChanged, ViewEventRefused, ViewFailed, ViewFenced
+from penstock.olep.application import Reason, RejectPolicy
 from penstock.olep.event import request
-from penstock.olep.log import ends
+from penstock.olep.log import end_position
 from penstock.olep.position import Position
 from penstock.olep.view import SKIPPED, digest
-from penstock.olep.view.memory import MemoryViews
-from penstock.olep.view.postgres import PostgresViews
+from penstock.olep.view.consistent_reads import Reads
 from penstock.olep.view.projection import Projection
-from penstock.olep.view.reads import Reads
-from penstock.olep.view.redis import RedisViews
 from penstock.olep.view.runner import Tuning, ViewRunner, catch_up
-from penstock.olep.view.sqlite import SqliteViews
-from penstock.olep.view.tantivy import TantivyViews
-from penstock.olep.view.warehouse import WarehouseViews
-from tests.olep.ground import wait_for
-from tests.olep.viewing import COUNTING, COUNTS, RunningView, _count, add, add_many, total
+from penstock.olep.view.stores.memory import MemoryViews
+from penstock.olep.view.stores.postgres import PostgresViews
+from penstock.olep.view.stores.redis import RedisViews
+from penstock.olep.view.stores.sqlite import SqliteViews
+from tests.olep.bank_harness import wait_for
+from tests.olep.counting_view import COUNTING, COUNTS, RunningView, _count, add, add_many, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from penstock.olep.log import Log
-    from penstock.olep.view import Stretch, ViewStore, ViewStores
-    from tests.ground.postgres import PostgresServer
-    from tests.ground.valkey import ValkeyServer
+    from penstock.olep.view import ViewBatch, ViewStore, ViewStores
+    from tests.harness.postgres import PostgresServer
+    from tests.harness.valkey import ValkeyServer
 
 pytestmark = pytest.mark.kafka
 
@@ -46,13 +44,13 @@ def shown(log: Log, stores: ViewStores, projection: Projection = COUNTING) -> st
         return digest(reader, projection)
 
 
-def test_a_view_equals_the_replayed_log_however_often_it_is_stopped(log: Log, tmp_path: Path) -> None:
+def test_a_view_that_is_stopped_often_equals_the_replayed_log(log: Log, tmp_path: Path) -> None:
     stores, memory = SqliteViews(tmp_path), MemoryViews()
     for start in (0, 40, 95):
         add_many(log, 50, start=start)
         add_many(log, 5, start=start)  # the same ids again
         runner = ViewRunner(COUNTING, log, stores, tuning=Tuning(batch_max=7))
-        assert catch_up(runner, FOREVER).covers(ends(log))
+        assert catch_up(runner, FOREVER).covers(end_position(log))
     catch_up(ViewRunner(COUNTING, log, memory), FOREVER)
     assert shown(log, stores) == shown(log, memory)
 
@@ -68,8 +66,6 @@ def test_all_stores_have_one_digest_whatever_their_batches(
     places: list[ViewStores] = [
         MemoryViews(),
         SqliteViews(tmp_path / "sqlite"),
-        TantivyViews(tmp_path / "tantivy"),
-        WarehouseViews(tmp_path / "warehouse"),
         RedisViews(valkey.url),
         database,
     ]
@@ -89,9 +85,9 @@ def test_a_checkpoint_moves_past_filtered_records_and_transaction_markers(log: L
             producer.produce(log.topic, value, b"k", partition)
         producer.flush()
         end()
-    # An end is answered before its markers are written.
+    # The broker responds to the end of a transaction before it writes the markers.
     tail = Position({log.topic_id: dict.fromkeys(range(log.partitions), 4)})
-    wait_for(lambda: ends(log) == tail, "the markers")
+    wait_for(lambda: end_position(log) == tail, "the markers")
     runner = ViewRunner(COUNTING, log, SqliteViews(tmp_path))
     with RunningView(runner), Reads(COUNTING, log, SqliteViews(tmp_path)) as reads:
         wait_for(lambda: runner.position().covers(tail), "the view to pass the markers")
@@ -100,7 +96,7 @@ def test_a_checkpoint_moves_past_filtered_records_and_transaction_markers(log: L
     assert (runner.progress().applied, runner.progress().lag) == (0, 0)
 
 
-def test_a_bad_event_is_skipped_and_listed_or_stops_the_view_by_rule(log: Log, tmp_path: Path) -> None:
+def test_a_bad_event_is_skipped_and_listed_or_stops_the_view_by_policy(log: Log, tmp_path: Path) -> None:
     bad = add(log, "a", 1, "seven")
     add(log, "a", 2, 5)
     runner = ViewRunner(COUNTING, log, SqliteViews(tmp_path / "skip"))
@@ -110,12 +106,14 @@ def test_a_bad_event_is_skipped_and_listed_or_stops_the_view_by_rule(log: Log, t
     (skipped,) = store.scan(partition, SKIPPED)
     store.close()
     assert (skipped[0], skipped[1], runner.progress().skipped) == (0, Reason.RAISED, 1)
-    strict = Projection("strict", _count, (COUNTS,), {"added": 1}, rules={Reason.RAISED: Rule.STOP})
+    strict = Projection(
+        "strict", _count, (COUNTS,), {"added": 1}, on_reject={Reason.RAISED: RejectPolicy.STOP}
+    )
     with pytest.raises(ViewEventRefused, match="offset 0"):
         catch_up(ViewRunner(strict, log, SqliteViews(tmp_path / "stop")), FOREVER)
 
 
-def test_a_row_that_no_store_can_keep_is_skipped_alone(log: Log, tmp_path: Path) -> None:
+def test_a_row_that_no_store_can_store_is_skipped_alone(log: Log, tmp_path: Path) -> None:
     add(log, "a", 1, 5)
     add(log, "a", 2, 1 << 63)
     add(log, "a", 3, 6)
@@ -134,11 +132,11 @@ class Flaky:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def commit(self, stretches: Sequence[Stretch]) -> None:
+    def commit(self, batches: Sequence[ViewBatch]) -> None:
         if self._failing.is_set():
             self._failed.append(1)
             raise ViewFailed(view="flaky", reason="no space left")
-        self._store.commit(stretches)
+        self._store.commit(batches)
 
 
 class FlakyViews(MemoryViews):
@@ -146,40 +144,40 @@ class FlakyViews(MemoryViews):
         super().__init__()
         self.failing, self.failed = threading.Event(), list[int]()
 
-    def open(self, *words: Any, **keys: Any) -> Any:
-        return Flaky(super().open(*words, **keys), self.failing, self.failed)
+    def open(self, *args: Any, **kwargs: Any) -> Any:
+        return Flaky(super().open(*args, **kwargs), self.failing, self.failed)
 
 
-def test_while_a_store_is_down_others_go_on_and_it_catches_up(log: Log, tmp_path: Path) -> None:
+def test_other_views_continue_while_a_store_is_down_and_it_catches_up(log: Log, tmp_path: Path) -> None:
     flaky, well = FlakyViews(), SqliteViews(tmp_path)
     with (
         RunningView(ViewRunner(COUNTING, log, flaky)) as down,
         RunningView(ViewRunner(COUNTING, log, well)) as up,
     ):
         add_many(log, 20)
-        wait_for(lambda: down.runner.position().covers(ends(log)), "the view to be at work")
+        wait_for(lambda: down.runner.position().covers(end_position(log)), "the view to be running")
         flaky.failing.set()
         add_many(log, 20, start=20)
-        wait_for(lambda: up.runner.position().covers(ends(log)), "the other view to go on")
-        wait_for(lambda: len(flaky.failed) > 1, "the store to be tried again")
+        wait_for(lambda: up.runner.position().covers(end_position(log)), "the other view to continue")
+        wait_for(lambda: len(flaky.failed) > 1, "the store to be retried")
         assert (down.runner.progress().failure or "").count("no space left") == 1
         flaky.failing.clear()
-        wait_for(lambda: down.runner.position().covers(ends(log)), "the view to catch up")
+        wait_for(lambda: down.runner.position().covers(end_position(log)), "the view to catch up")
     assert shown(log, flaky) == shown(log, well)
 
 
-def test_of_two_writers_on_one_view_the_first_is_told(log: Log, tmp_path: Path) -> None:
+def test_of_two_writers_of_a_view_the_first_is_fenced(log: Log, tmp_path: Path) -> None:
     stores = SqliteViews(tmp_path)
     first = RunningView(ViewRunner(COUNTING, log, stores))
     first._thread.start()
     add_many(log, 10)
-    wait_for(lambda: first.runner.position().covers(ends(log)), "the first writer to be at work")
+    wait_for(lambda: first.runner.position().covers(end_position(log)), "the first writer to be running")
     with RunningView(ViewRunner(COUNTING, log, stores)) as second:
-        wait_for(lambda: second.runner.position().covers(ends(log)), "the second writer to take over")
+        wait_for(lambda: second.runner.position().covers(end_position(log)), "the second writer to take over")
         add_many(log, 10, start=10)
         wait_for(first.ended, "the first writer to end")
-        wait_for(lambda: second.runner.position().covers(ends(log)), "the second writer to go on")
-    assert isinstance(first.failure, ViewTaken)
+        wait_for(lambda: second.runner.position().covers(end_position(log)), "the second writer to continue")
+    assert isinstance(first.failure, ViewFenced)
     memory = MemoryViews()
     catch_up(ViewRunner(COUNTING, log, memory), FOREVER)
     assert shown(log, stores) == shown(log, memory)
@@ -192,13 +190,15 @@ def test_a_changed_projection_is_not_run_on_the_old_rows(log: Log, tmp_path: Pat
         catch_up(ViewRunner(changed, log, SqliteViews(tmp_path)), FOREVER)
 
 
-def test_progress_and_rate_are_told_while_a_view_catches_up(log: Log, tmp_path: Path) -> None:
+def test_progress_and_rate_are_reported_while_a_view_catches_up(log: Log, tmp_path: Path) -> None:
     add_many(log, 300)
-    told: list[Any] = []
-    runner = ViewRunner(COUNTING, log, SqliteViews(tmp_path), tuning=Tuning(batch_max=10), see=told.append)
+    reports: list[Any] = []
+    runner = ViewRunner(
+        COUNTING, log, SqliteViews(tmp_path), tuning=Tuning(batch_max=10), on_progress=reports.append
+    )
     with RunningView(runner):
-        wait_for(lambda: told and told[-1].lag == 0 and told[-1].records >= 300, "the view to tell")
-    assert told[-1].applied == 300
+        wait_for(lambda: reports and reports[-1].lag == 0 and reports[-1].records >= 300, "the progress")
+    assert reports[-1].applied == 300
 
 
 @pytest.fixture(autouse=True)

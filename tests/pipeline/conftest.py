@@ -1,28 +1,30 @@
-"""One Spark session for the whole run, a lake and a state of its own for each test, topics with records."""
+"""Fixtures: one Spark for the whole run; a separate lake and state directory for each test."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from penstock.kafka.security import Mechanism
-from penstock.pipeline.job import Job
 from penstock.pipeline.runner import Outcome, Runner
-from penstock.pipeline.session import open_session
 from penstock.pipeline.settings import Connection, Engine, Lake, PipelineSettings
-from tests.ground import heard
+from penstock.pipeline.spark.session import open_session
+from tests.harness import propagation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from pyspark.sql import SparkSession
 
-    from tests.ground.fleet import Fleet
+    from penstock.pipeline.job import Job
+    from tests.harness.fleet import Fleet
 
 ENGINE = Engine(
     master="local[2]",
@@ -30,7 +32,7 @@ ENGINE = Engine(
     # Tests are many small jobs: compiling them well takes longer than running them.
     conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
 )
-LEFT_OPEN = (
+UNCLOSED_SOCKETS = (
     "ignore:unclosed <socket:ResourceWarning"  # PySpark leaves the sockets of results to the collector
 )
 
@@ -38,12 +40,12 @@ LEFT_OPEN = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.filterwarnings(LEFT_OPEN))
+            item.add_marker(pytest.mark.filterwarnings(UNCLOSED_SOCKETS))
 
 
 @pytest.fixture(autouse=True)
 def _sockets_are_collected_here(request: pytest.FixtureRequest) -> Iterator[None]:
-    """So that what PySpark left open is not found in somebody else's test."""
+    """Collects the sockets that PySpark left open, so that no later test is blamed for them."""
     yield
     if request.node.get_closest_marker("spark"):
         gc.collect()
@@ -51,7 +53,7 @@ def _sockets_are_collected_here(request: pytest.FixtureRequest) -> Iterator[None
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """The Spark of this process. Whoever opens a session gets one on it."""
+    """Starts the Spark of this process; later sessions share it."""
     scratch = tmp_path_factory.mktemp("spark")
     session = open_session(Lake(str(scratch / "unused")), ENGINE, scratch=scratch)
     yield ENGINE
@@ -69,15 +71,15 @@ def connection_of(fleet: Fleet) -> Connection:
 
 
 @dataclass
-class Ground:
-    """A lake, a state directory and a way to Kafka, and what tests do with them."""
+class PipelineHarness:
+    """A lake, a state directory and a Kafka connection, with helpers for tests."""
 
     directory: Path
     connection: Connection
     client: Mapping[str, Any]
     engine: Engine = ENGINE
     sessions: list[SparkSession] = field(default_factory=list)
-    warehouse: str = ""  # left out: `lake` in the directory
+    warehouse: str = ""  # default: `lake` in the directory
     fleet: Fleet | None = None
 
     @property
@@ -103,17 +105,17 @@ class Ground:
         return self.runner().run(job, **options)
 
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
-        """Rows as plain tuples, in order."""
+        """Rows as tuples, sorted."""
         frame = self.session.table(f"lake.{table}")
-        found = frame.select(*columns) if columns else frame
-        return sorted((tuple(row) for row in found.collect()), key=repr)
+        selected = frame.select(*columns) if columns else frame
+        return sorted((tuple(row) for row in selected.collect()), key=repr)
 
     def make_topic(self, name: str, partitions: int = 2, **config: str) -> str:
         admin = AdminClient(dict(self.client))
-        wanted = NewTopic(name, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
-        admin.create_topics([wanted])[name].result(30)
+        topic = NewTopic(name, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
+        admin.create_topics([topic])[name].result(30)
         assert self.fleet is not None
-        heard.now(heard.topics_heard(self.fleet, name))
+        propagation.run_in_thread(propagation.wait_for_topics(self.fleet, name))
         return name
 
     def send(
@@ -122,26 +124,21 @@ class Ground:
         values: Sequence[bytes | None],
         *,
         keys: Sequence[bytes] | None = None,
-        partition: int | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
         producer = Producer(dict(self.client) | {"linger.ms": 20})
         for index, value in enumerate(values):
-            where = {} if partition is None else {"partition": partition}
             key = None if keys is None else keys[index]
-            producer.produce(topic, value, key, headers=list(headers), **where)
+            producer.produce(topic, value, key, headers=list(headers))
         assert producer.flush(60) == 0
 
 
 @pytest.fixture
-def ground(engine: Engine, fleet: Fleet, tmp_path: Path) -> Ground:
-    return Ground(tmp_path, connection_of(fleet), fleet.client_config(), engine, fleet=fleet)
+def harness(engine: Engine, fleet: Fleet, tmp_path: Path) -> PipelineHarness:
+    return PipelineHarness(tmp_path, connection_of(fleet), fleet.client_config(), engine, fleet=fleet)
 
 
 @pytest.fixture
-def dry(engine: Engine, tmp_path: Path) -> Ground:
+def dry(engine: Engine, tmp_path: Path) -> PipelineHarness:
     """Spark and a lake, no Kafka."""
-    return Ground(tmp_path, Connection("127.0.0.1:1"), {}, engine)
-
-
-MakeJob = Callable[..., Job]
+    return PipelineHarness(tmp_path, Connection("127.0.0.1:1"), {}, engine)

@@ -1,4 +1,4 @@
-"""A topic in a table: every record once, with the offsets in each commit."""
+"""Appending a topic to a table: every record once, with its offsets in each commit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.pipeline.columns import Column
 from penstock.pipeline.job import Job, Sink, Source
-from penstock.pipeline.ledger import Commit
+from penstock.pipeline.lake.columns import Column
+from penstock.pipeline.lake.ledger import Commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.pipeline.conftest import Ground
+    from tests.pipeline.conftest import PipelineHarness
 
 pytestmark = pytest.mark.spark
 COLUMNS = (Column("id", "bigint"), Column("at", "timestamp_ms"), Column("note", "string"))
@@ -35,19 +35,19 @@ def order(number: int) -> bytes:
 
 
 def test_every_record_is_in_the_table_once_over_several_runs(
-    ground: Ground, unique: Callable[[str], str]
+    harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
-    job = orders(ground.make_topic(unique("orders")), batch_offsets_max=60)
-    ground.send(job.source.topic, [order(n) for n in range(100)])
-    first = ground.run(job)
-    ground.send(job.source.topic, [order(n) for n in range(100, 150)])
+    job = orders(harness.make_topic(unique("orders")), batch_offsets_max=60)
+    harness.send(job.source.topic, [order(n) for n in range(100)])
+    first = harness.run(job)
+    harness.send(job.source.topic, [order(n) for n in range(100, 150)])
 
-    second = ground.run(job)
+    second = harness.run(job)
 
-    assert (first.rows, second.rows, second.behind) == (100, 50, 0)
+    assert (first.records, second.records, second.lag) == (100, 50, 0)
     assert first.batches == 2
-    assert sorted(n for (n,) in ground.rows("shop.orders", "id")) == list(range(150))
-    commits = [Commit.of(s) for _, s in ground.runner().tables.snapshots("shop.orders")]
+    assert sorted(n for (n,) in harness.rows("shop.orders", "id")) == list(range(150))
+    commits = [Commit.of(s) for _, s in harness.runner().tables.snapshots("shop.orders")]
     assert [c.batch for c in commits if c] == [2, 1, 0]
     assert all(
         later.start == earlier.end for later, earlier in itertools.pairwise(commits) if later and earlier

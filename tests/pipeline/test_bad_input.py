@@ -1,4 +1,4 @@
-"""What goes wrong, named: topics, logins, checkpoints, schemas, tables, ranges."""
+"""Errors for bad topics, logins, checkpoints, schemas, tables and ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from penstock.cli.pipeline import _need_table
 from penstock.model.errors.pipeline import (
     CheckpointDamaged,
-    CheckpointForeign,
+    CheckpointMismatch,
     FieldsUnknown,
     JobBusy,
     LakeUnusable,
@@ -28,21 +28,21 @@ from penstock.model.errors.pipeline import (
     TopicMissing,
 )
 from penstock.model.errors.wire import LoginRefused
-from penstock.pipeline.backfill import chosen_range
-from penstock.pipeline.columns import Column, Evolve
+from penstock.pipeline.backfill import resolve_range
 from penstock.pipeline.job import Job, Sink, Source
-from penstock.pipeline.ledger import TopicFacts
-from penstock.pipeline.lock import only_run
+from penstock.pipeline.lake.columns import Column, Evolve
+from penstock.pipeline.lake.ledger import TopicOffsets
+from penstock.pipeline.lock import exclusive_run
 from penstock.pipeline.runner import Runner
-from penstock.pipeline.session import catalog_options
 from penstock.pipeline.settings import Lake
+from penstock.pipeline.spark.session import catalog_options
 from penstock.pipeline.status import State, job_files, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.pipeline.conftest import Ground
+    from tests.pipeline.conftest import PipelineHarness
 
 COLUMNS = (Column("id", "bigint"), Column("note", "string"))
 
@@ -56,62 +56,64 @@ def order(number: int, **more: Any) -> bytes:
 
 
 @pytest.mark.spark
-def test_a_missing_topic_and_a_wrong_key_are_told_before_anything_is_made(ground: Ground) -> None:
-    wrong = Runner(ground.session, ground.settings, replace(ground.connection, password="wrong"))
+def test_a_missing_topic_or_wrong_key_is_reported_before_a_table_is_created(
+    harness: PipelineHarness,
+) -> None:
+    wrong = Runner(harness.session, harness.settings, replace(harness.connection, password="wrong"))
 
     with pytest.raises(TopicMissing, match="nowhere"):
-        ground.run(orders("nowhere"))
+        harness.run(orders("nowhere"))
     with pytest.raises(LoginRefused):
         wrong.run(orders("nowhere"))
 
-    assert not ground.runner().tables.exists("shop.orders")
-    status = read_status(job_files(ground.settings.state, "orders"), "orders")
+    assert not harness.runner().tables.exists("shop.orders")
+    status = read_status(job_files(harness.settings.state, "orders"), "orders")
     assert status.state is State.FAILED
     assert "PEN-3013" in (status.error or "")
 
 
 @pytest.mark.spark
-def test_what_stands_in_the_way_of_a_second_run_is_named_and_nothing_is_lost(
-    ground: Ground, unique: Callable[[str], str]
+def test_every_obstacle_to_a_second_run_is_reported_and_nothing_is_lost(
+    harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
-    """One job through all that can befall it, since each run of Spark takes a while."""
-    topic = ground.make_topic(unique("orders"), partitions=1)
+    """One job through all obstacles, since each Spark run takes a while."""
+    topic = harness.make_topic(unique("orders"), partitions=1)
     job = orders(topic)
-    files = job_files(ground.settings.state, "orders")
-    ground.send(topic, [order(n) for n in range(10)])
-    ground.run(job)
-    kept = files.checkpoint.with_name("kept")
-    shutil.copytree(files.checkpoint, kept)
+    files = job_files(harness.settings.state, "orders")
+    harness.send(topic, [order(n) for n in range(10)])
+    harness.run(job)
+    copy = files.checkpoint.with_name("copy")
+    shutil.copytree(files.checkpoint, copy)
 
-    with pytest.raises(SchemaConflict, match=r"`note` of shop\.orders is string, the job writes int"):
-        ground.run(replace(job, source=replace(job.source, columns=(COLUMNS[0], Column("note", "int")))))
+    with pytest.raises(SchemaConflict, match=r"`note` of shop\.orders is string, but the job writes int"):
+        harness.run(replace(job, source=replace(job.source, columns=(COLUMNS[0], Column("note", "int")))))
     (files.checkpoint / "metadata").write_text('{"id":"another"}')
-    with pytest.raises(CheckpointForeign):
-        ground.run(job)
+    with pytest.raises(CheckpointMismatch):
+        harness.run(job)
     (files.checkpoint / "metadata").write_text("half")
     with pytest.raises(CheckpointDamaged):
-        ground.run(job)
-    with pytest.raises(JobBusy), only_run(files.lock, "orders"):
-        ground.run(job)
+        harness.run(job)
+    with pytest.raises(JobBusy), exclusive_run(files.lock, "orders"):
+        harness.run(job)
 
     shutil.rmtree(files.checkpoint)
-    ground.send(topic, [order(n) for n in range(10, 15)])
-    again = ground.run(job)
-    assert again.rows == 5  # the table itself knew where to go on
+    harness.send(topic, [order(n) for n in range(10, 15)])
+    again = harness.run(job)
+    assert again.records == 5  # the table has stored where to resume
 
-    admin = AdminClient(dict(ground.client))
-    ground.send(topic, [order(n) for n in range(15, 20)])
+    admin = AdminClient(dict(harness.client))
+    harness.send(topic, [order(n) for n in range(15, 20)])
     admin.delete_records([TopicPartition(topic, 0, 18)])[TopicPartition(topic, 0, 18)].result(30)
     with pytest.raises(RecordsLost, match="partition 0 offsets 15 to 17"):
-        ground.run(job)
-    accepted = ground.run(job, accept_loss=True)
-    assert (accepted.rows, accepted.lost) == (2, {0: (15, 18)})
-    assert [n for (n,) in sorted(ground.rows("shop.orders", "id"))] == [*range(15), 18, 19]
+        harness.run(job)
+    accepted = harness.run(job, accept_loss=True)
+    assert (accepted.records, accepted.lost) == (2, {0: (15, 18)})
+    assert [n for (n,) in sorted(harness.rows("shop.orders", "id"))] == [*range(15), 18, 19]
 
-    ground.session.sql("DROP TABLE lake.shop.orders")
+    harness.session.sql("DROP TABLE lake.shop.orders")
     with pytest.raises(TableBehind):
-        ground.run(job)
-    assert kept.exists()
+        harness.run(job)
+    assert copy.exists()
 
 
 def move(metadata: Path) -> Callable[[], object]:
@@ -119,7 +121,7 @@ def move(metadata: Path) -> Callable[[], object]:
     return lambda: moved.rename(metadata)
 
 
-def halve(metadata: Path) -> Callable[[], object]:
+def truncate(metadata: Path) -> Callable[[], object]:
     newest = max(metadata.glob("*.metadata.json"))
     whole = newest.read_bytes()
     newest.write_bytes(whole[: len(whole) // 2])
@@ -131,64 +133,64 @@ def halve(metadata: Path) -> Callable[[], object]:
     "harm",
     [
         move,
-        # Iceberg reads what it cannot parse twenty times over.
-        pytest.param(halve, marks=[pytest.mark.soak, pytest.mark.timeout(1500)]),
+        # Iceberg retries a file it cannot parse twenty times.
+        pytest.param(truncate, marks=[pytest.mark.soak, pytest.mark.timeout(1500)]),
     ],
 )
-def test_a_table_that_was_moved_or_is_half_written_is_named_and_goes_on_when_it_is_whole(
-    ground: Ground, unique: Callable[[str], str], harm: Callable[[Path], Callable[[], object]]
+def test_a_moved_or_truncated_table_is_reported_and_works_again_once_repaired(
+    harness: PipelineHarness, unique: Callable[[str], str], harm: Callable[[Path], Callable[[], object]]
 ) -> None:
-    job = orders(ground.make_topic(unique("orders"), partitions=1))
-    ground.send(job.source.topic, [order(n) for n in range(5)])
-    ground.run(job)
-    ground.send(job.source.topic, [order(n) for n in range(5, 8)])
-    table = ground.directory / "lake" / "shop" / "orders"
+    job = orders(harness.make_topic(unique("orders"), partitions=1))
+    harness.send(job.source.topic, [order(n) for n in range(5)])
+    harness.run(job)
+    harness.send(job.source.topic, [order(n) for n in range(5, 8)])
+    table = harness.directory / "lake" / "shop" / "orders"
     mend = harm(table / "metadata")
     harmed = sorted(table.rglob("*"))
 
     with pytest.raises(LakeUnusable, match=r"metadata\.json"):
-        ground.run(job)
+        harness.run(job)
 
-    assert sorted(table.rglob("*")) == harmed  # no other table was made in its place
+    assert sorted(table.rglob("*")) == harmed  # no new table took its place
     mend()
-    assert ground.run(job).rows == 3
-    assert [n for (n,) in sorted(ground.rows("shop.orders", "id"))] == list(range(8))
+    assert harness.run(job).records == 3
+    assert [n for (n,) in sorted(harness.rows("shop.orders", "id"))] == list(range(8))
 
 
 @pytest.mark.spark
-def test_undeclared_fields_stop_the_job_or_become_columns_as_it_says(
-    ground: Ground, unique: Callable[[str], str]
+def test_undeclared_fields_stop_the_job_or_become_columns_as_configured(
+    harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
-    topic = ground.make_topic(unique("orders"), partitions=1)
-    ground.send(topic, [order(1), order(2, tags=["a"], price=1.5), order(3, tags="no list")])
+    topic = harness.make_topic(unique("orders"), partitions=1)
+    harness.send(topic, [order(1), order(2, tags=["a"], price=1.5), order(3, tags="no list")])
     job = orders(topic, evolve=Evolve.STOP)
 
     with pytest.raises(FieldsUnknown, match="price"):
-        ground.run(job)
-    outcome = ground.run(replace(job, source=replace(job.source, evolve=Evolve.ADD)))
+        harness.run(job)
+    outcome = harness.run(replace(job, source=replace(job.source, evolve=Evolve.ADD)))
 
-    assert ground.rows("shop.orders", "id", "tags", "price") == [(1, None, None), (2, ["a"], 1.5)]
+    assert harness.rows("shop.orders", "id", "tags", "price") == [(1, None, None), (2, ["a"], 1.5)]
     assert outcome.rejected == 1  # a field that is a list in one record and a text in another
 
 
 @pytest.mark.spark
-def test_what_fails_inside_spark_is_told_in_its_words_and_nothing_is_committed(
-    ground: Ground, unique: Callable[[str], str]
+def test_a_failure_inside_spark_is_reported_and_nothing_is_committed(
+    harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
-    topic = ground.make_topic(unique("orders"), partitions=1)
-    ground.send(topic, [order(1)])
+    topic = harness.make_topic(unique("orders"), partitions=1)
+    harness.send(topic, [order(1)])
     job = replace(
         orders(topic),
         transform=lambda rows: rows.withColumn("id", F.raise_error(F.lit("of mine")).cast("bigint")),
     )
 
     with pytest.raises(SparkFailed, match="batch 0 of orders"):
-        ground.run(job)
+        harness.run(job)
 
-    assert ground.rows("shop.orders") == []
-    assert ground.run(orders(topic)).rows == 1
+    assert harness.rows("shop.orders") == []
+    assert harness.run(orders(topic)).records == 1
     with pytest.raises(TableMissing, match=r"platform\.usage_daily"):
-        _need_table(ground.runner(), ground.settings, "platform.usage_daily", "metering")
+        _need_table(harness.runner(), harness.settings, "platform.usage_daily", "metering")
 
 
 def test_a_lake_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -209,24 +211,24 @@ def test_a_lake_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_range_outside_the_topic_is_refused(start: str | None, until: str | None, reason: str) -> None:
-    topic = TopicFacts("orders", "id", start={0: 10, 1: 0}, end={0: 100, 1: 50})
+    topic = TopicOffsets("orders", "id", start={0: 10, 1: 0}, end={0: 100, 1: 50})
 
     with pytest.raises(RangeInvalid, match=reason) as raised:
-        chosen_range(topic, "orders", start, until)
+        resolve_range(topic, "orders", start, until)
 
     assert "0:10 to 0:100" in raised.value.advice
 
 
-def test_a_range_that_is_not_named_is_everything() -> None:
-    topic = TopicFacts("orders", "id", start={0: 10, 1: 0}, end={0: 100, 1: 50})
+def test_a_range_defaults_to_the_whole_topic() -> None:
+    topic = TopicOffsets("orders", "id", start={0: 10, 1: 0}, end={0: 100, 1: 50})
 
-    assert chosen_range(topic, "orders", "0:20", None) == ({0: 20, 1: 0}, {0: 100, 1: 50})
+    assert resolve_range(topic, "orders", "0:20", None) == ({0: 20, 1: 0}, {0: 100, 1: 50})
 
 
-def test_a_range_ends_where_the_job_has_read_to() -> None:
-    topic = TopicFacts("orders", "id", start={0: 10, 1: 5, 2: 0}, end={0: 100, 1: 50, 2: 7})
-    read = {0: 60, 1: 3}  # what lay between 3 and 5 is gone; the third partition is new
+def test_a_range_ends_at_the_job_s_position() -> None:
+    topic = TopicOffsets("orders", "id", start={0: 10, 1: 5, 2: 0}, end={0: 100, 1: 50, 2: 7})
+    read = {0: 60, 1: 3}  # retention removed 3 and 4; the third partition is new
 
-    assert chosen_range(topic, "orders", None, None, read=read) == (topic.start, {0: 60, 1: 5, 2: 0})
+    assert resolve_range(topic, "orders", None, None, read=read) == (topic.start, {0: 60, 1: 5, 2: 0})
     with pytest.raises(RangeInvalid, match="until 70 is not in what the job has read"):
-        chosen_range(topic, "orders", None, "0:70", read=read)
+        resolve_range(topic, "orders", None, "0:70", read=read)

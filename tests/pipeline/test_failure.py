@@ -1,4 +1,4 @@
-"""What fails in Spark, Java or on a disk has one name."""
+"""Translating failures of Spark, Java and the disk."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from penstock.model.errors.olep import StoreFailed
-from penstock.model.errors.pipeline import JobBusy, RoomMissing, SparkFailed
-from penstock.pipeline.failure import CAUSES_MAX, named, naming
+from penstock.model.errors.pipeline import DiskFull, JobBusy, SparkFailed
+from penstock.pipeline.spark.failure import CAUSES_MAX, translate_error, translate_errors
 
 
 class Cause:
-    """A throwable of Java as Python sees it."""
+    """A Java throwable as Python sees it."""
 
     def __init__(self, text: str, cause: Cause | None) -> None:
         self.text, self.cause = text, cause
@@ -44,47 +44,51 @@ class Raised(Exception):
         Raised("Writing job aborted", Cause("a.b: failed", Cause("No space left on device", None))),
     ],
 )
-def test_a_full_disk_is_named_in_whatever_form_it_comes(error: Exception) -> None:
-    found = named(error, "orders")
+def test_a_full_disk_is_recognised_in_every_form(error: Exception) -> None:
+    translated = translate_error(error, "orders")
 
-    assert isinstance(found, RoomMissing)
-    assert found.exit_code == 5
-    assert "orders" in str(found)
-
-
-def test_other_failures_are_told_by_their_cause() -> None:
-    found = named(Raised("An error occurred\nCaused by: java.lang.X: of mine\n\tat y"), "orders")
-
-    assert isinstance(found, SparkFailed)
-    assert "java.lang.X: of mine" in str(found)
+    assert isinstance(translated, DiskFull)
+    assert translated.exit_code == 5
+    assert "orders" in str(translated)
 
 
-def test_what_a_python_worker_raised_is_told_without_its_stack() -> None:
+def test_other_failures_are_reported_with_their_cause() -> None:
+    translated = translate_error(
+        Raised("An error occurred\nCaused by: java.lang.X: of mine\n\tat y"), "orders"
+    )
+
+    assert isinstance(translated, SparkFailed)
+    assert "java.lang.X: of mine" in str(translated)
+
+
+def test_an_error_of_a_python_worker_is_reported_without_its_stack_trace() -> None:
     trace = 'Traceback (most recent call last):\n  File "a.py", line 7, in f\n    g()\nValueError: of mine\n'
 
-    found = named(Raised(f"Thrown from the Python worker.\n{trace}\n\tat org.apache.x"), "orders")
+    translated = translate_error(
+        Raised(f"Thrown from the Python worker.\n{trace}\n\tat org.apache.x"), "orders"
+    )
 
-    assert str(found).startswith("orders failed in Spark: ValueError: of mine")
+    assert str(translated).startswith("orders failed in Spark: ValueError: of mine")
 
 
-def test_a_cause_that_is_its_own_comes_to_an_end() -> None:
+def test_a_cyclic_cause_does_not_loop_forever() -> None:
     loop = Cause("again", None)
     loop.cause = loop
 
-    assert isinstance(named(Raised("x", loop), "orders"), SparkFailed)
+    assert isinstance(translate_error(Raised("x", loop), "orders"), SparkFailed)
     assert CAUSES_MAX < 100
 
 
-def test_only_spark_and_the_disk_are_renamed() -> None:
-    with pytest.raises(SparkFailed, match="orders"), naming("orders"):
+def test_only_errors_of_spark_and_of_a_full_disk_are_translated() -> None:
+    with pytest.raises(SparkFailed, match="orders"), translate_errors("orders"):
         raise Py4JNetworkError("Answer from Java side is empty")
-    with pytest.raises(RoomMissing), naming("orders"):
+    with pytest.raises(DiskFull), translate_errors("orders"):
         raise OSError(errno.ENOSPC, "full")
-    with pytest.raises(PermissionError), naming("orders"):
+    with pytest.raises(PermissionError), translate_errors("orders"):
         raise PermissionError(errno.EACCES, "no")
-    with pytest.raises(JobBusy), naming("orders"):
+    with pytest.raises(JobBusy), translate_errors("orders"):
         raise JobBusy(job="orders", directory="d")
-    with pytest.raises(StoreFailed), naming("orders"):
+    with pytest.raises(StoreFailed), translate_errors("orders"):
         raise StoreFailed(store="bank-0.sqlite", reason="database is locked")
-    with pytest.raises(ZeroDivisionError), naming("orders"):
+    with pytest.raises(ZeroDivisionError), translate_errors("orders"):
         raise ZeroDivisionError

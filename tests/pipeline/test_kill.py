@@ -1,4 +1,4 @@
-"""Killed at every named point; run again: the table equals that of a clean run, row for row."""
+"""A driver killed at a fault point and run again leaves the table of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from penstock.model import faults
+from penstock.model import fault_points
 from penstock.pipeline.jobs import find_job
 from penstock.pipeline.settings import read_settings
 from penstock.pipeline.status import job_files
-from tests.ground.command import clean_environment
+from tests.harness.command import clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.ground.processes import Processes
-    from tests.pipeline.conftest import Ground
+    from tests.harness.processes import Processes
+    from tests.pipeline.conftest import PipelineHarness
 
 pytestmark = pytest.mark.spark
 RECORDS = 200
 
 
-def settings_file(ground: Ground, topic: str) -> Path:
-    """A pipeline that anybody can run by the command."""
-    config = ground.client
-    (ground.directory / "secret").write_text(config["sasl.password"])
-    path = ground.directory / "pipeline.yaml"
+def settings_file(harness: PipelineHarness, topic: str) -> Path:
+    """Settings with which the command can run the pipeline."""
+    config = harness.client
+    (harness.directory / "secret").write_text(config["sasl.password"])
+    path = harness.directory / "pipeline.yaml"
     path.write_text(
         yaml.safe_dump(
             {
@@ -70,67 +70,54 @@ def values() -> list[bytes | None]:
     ]
 
 
-def test_a_driver_killed_between_table_and_checkpoint_neither_loses_nor_doubles_a_row(
-    ground: Ground, unique: Callable[[str], str], processes: Processes
+def test_a_driver_killed_between_table_and_checkpoint_neither_loses_nor_duplicates_a_row(
+    harness: PipelineHarness, unique: Callable[[str], str], processes: Processes
 ) -> None:
-    topic = ground.make_topic(unique("orders"))
-    ground.send(topic, values())
-    file = settings_file(ground, topic)
+    topic = harness.make_topic(unique("orders"))
+    harness.send(topic, values())
+    file = settings_file(harness, topic)
     point = "pipeline.table.committed"
-    assert point in faults.points("pipeline")
+    assert point in fault_points.points("pipeline")
     child = processes.start(
         [sys.executable, "-m", "penstock", "pipeline", "run", "orders", "--settings", str(file)],
         env=clean_environment(
-            {"PENSTOCK_FAULT": f"{point}@2", "PENSTOCK_HOME": str(ground.directory / "home")}
+            {"PENSTOCK_FAULT": f"{point}@2", "PENSTOCK_HOME": str(harness.directory / "home")}
         ),
-        cwd=ground.directory,
+        cwd=harness.directory,
     )
     assert child.wait(240) == -signal.SIGKILL
-    settings = read_settings(file, ground.directory)
+    settings = read_settings(file, harness.directory)
 
-    outcome = ground.run(find_job(settings, "orders"))
+    outcome = harness.run(find_job(settings, "orders"))
 
     assert outcome.repeated == 1
     good = [n for n in range(RECORDS) if n % 50 != 7]
-    assert sorted(n for (n,) in ground.rows("shop.orders", "id")) == good
-    assert len(set(ground.rows("shop.orders", "kafka_partition", "kafka_offset"))) == len(good)
-    assert [bytes(v) for (v,) in ground.rows("shop.orders_rejected", "kafka_value")] == [b"broken"] * 4
+    assert sorted(n for (n,) in harness.rows("shop.orders", "id")) == good
+    assert len(set(harness.rows("shop.orders", "kafka_partition", "kafka_offset"))) == len(good)
+    assert [bytes(v) for (v,) in harness.rows("shop.orders_rejected", "kafka_value")] == [b"broken"] * 4
 
 
-@pytest.mark.parametrize(
-    ("point", "lost"),
-    [
-        ("pipeline.batch.begun", False),
-        ("pipeline.rejected.committed", False),
-        ("pipeline.table.committed", True),
-    ],
-    ids=["nothing is written", "all is written", "rejected records are not listed, the checkpoint is lost"],
-)
-def test_a_run_that_fails_at_a_point_is_made_good_by_the_next(
-    ground: Ground, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, point: str, lost: bool
+def test_rejected_records_that_a_crash_left_out_are_written_even_without_the_checkpoint(
+    harness: PipelineHarness, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same points without a process to kill: what was done up to there is all that the next run finds."""
-    from penstock.pipeline import batch
-
-    topic = ground.make_topic(unique("orders"))
-    ground.send(topic, values())
-    job = find_job(read_settings(settings_file(ground, topic), ground.directory), "orders")
+    topic = harness.make_topic(unique("orders"))
+    harness.send(topic, values())
+    job = find_job(read_settings(settings_file(harness, topic), harness.directory), "orders")
     arrivals: list[str] = []
 
-    def strike(reached: str) -> None:
+    def fail_at_point(reached: str) -> None:
         arrivals.append(reached)
-        if arrivals.count(point) == 2 and reached == point:
-            raise RuntimeError("struck")
+        if reached == "pipeline.table.committed" and arrivals.count(reached) == 2:
+            raise RuntimeError("failed here")
 
     with monkeypatch.context() as patched:
-        patched.setattr(batch, "faults", type("Faults", (), {"reach": staticmethod(strike)}))
-        with pytest.raises(RuntimeError, match="struck"):
-            ground.run(job)
-    if lost:
-        shutil.rmtree(job_files(ground.settings.state, "orders").checkpoint)
+        patched.setattr(fault_points, "reach", fail_at_point)
+        with pytest.raises(RuntimeError, match="failed here"):
+            harness.run(job)
+    shutil.rmtree(job_files(harness.settings.state, "orders").checkpoint)
 
-    ground.run(job)
+    harness.run(job)
 
     good = [n for n in range(RECORDS) if n % 50 != 7]
-    assert sorted(n for (n,) in ground.rows("shop.orders", "id")) == good
-    assert len(ground.rows("shop.orders_rejected", "kafka_offset")) == 4
+    assert sorted(n for (n,) in harness.rows("shop.orders", "id")) == good
+    assert len(harness.rows("shop.orders_rejected", "kafka_offset")) == 4

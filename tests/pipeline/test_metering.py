@@ -1,4 +1,4 @@
-"""Use from cumulative counters: right under restarts, repeats, lost and late reports."""
+"""Usage from cumulative counters: exact despite restarts and repeated, lost or late reports."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.ids import LogicalClusterId
-from penstock.pipeline import derive
 from penstock.pipeline.jobs.metering import METERING, hourly_use
+from penstock.pipeline.lake import derived
 from penstock.pipeline.reading.usage import UsageReader
-from tests.pipeline.known import BEGIN_MS, HOUR_MS, Gateways
+from tests.pipeline.generators import BEGIN_MS, HOUR_MS, Gateways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from tests.pipeline.conftest import Ground
+    from tests.pipeline.conftest import PipelineHarness
 
 TENANTS = (LogicalClusterId("lkc-00000a"), LogicalClusterId("lkc-00000b"))
 
 
-class Struck:
-    """In the place of fault points: dies at the first one."""
+class FailAtRefresh:
+    """Replaces the fault points: fails at the first one."""
 
     @staticmethod
     def reach(point: str) -> None:
-        assert point == derive.DERIVE_BEGUN
+        assert point == derived.REFRESH_STARTED
         raise ZeroDivisionError
 
 
-def block_of(values: list[bytes | None]) -> pa.RecordBatch:
+def block_of(values: Sequence[bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], names=["value"])
 
 
-def plain_use(reports: list[dict[str, Any]]) -> dict[tuple[str, str, int], int]:
-    """The definition without Spark: rises of the highest counter of each hour."""
+def expected_usage(reports: list[dict[str, Any]]) -> dict[tuple[str, str, int], int]:
+    """The definition without Spark: rises of each hour's highest counter."""
     highest: dict[tuple[str, ...], dict[int, int]] = defaultdict(dict)
     for row in reports:
-        of = highest[row["gateway"], row["incarnation"], row["tenant"], row["dimension"]]
+        by_hour = highest[row["gateway"], row["incarnation"], row["tenant"], row["dimension"]]
         hour = int(row["hour"].timestamp() * 1000)
-        of[hour] = max(of.get(hour, 0), row["counter"])
+        by_hour[hour] = max(by_hour.get(hour, 0), row["counter"])
     used: dict[tuple[str, str, int], int] = defaultdict(int)
     for (_, _, tenant, dimension), hours in highest.items():
         before = 0
@@ -63,7 +63,7 @@ def test_a_block_is_reduced_to_the_highest_counter_of_each_hour() -> None:
     assert rows is not None
     assert not rejected
     assert rows.num_rows < len(reports)
-    assert plain_use(rows.to_pylist()) == {key: value for key, value in world.used.items() if value}
+    assert expected_usage(rows.to_pylist()) == {key: value for key, value in world.used.items() if value}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_report_that_cannot_be_read_is_named_and_the_rest_counts(bad: bytes | 
     assert [each.at for each in rejected] == [3]
     assert reason in rejected[0].reason
     assert rows is not None
-    assert plain_use(rows.to_pylist()) == {key: value for key, value in world.used.items() if value}
+    assert expected_usage(rows.to_pylist()) == {key: value for key, value in world.used.items() if value}
 
 
 def test_a_counter_with_an_unknown_name_is_counted_too() -> None:
@@ -105,7 +105,7 @@ def test_a_counter_with_an_unknown_name_is_counted_too() -> None:
 
 
 @pytest.mark.spark
-def test_hourly_use_comes_from_rises_over_hours_and_incarnations(dry: Ground) -> None:
+def test_hourly_usage_sums_rises_over_hours_and_incarnations(dry: PipelineHarness) -> None:
     def at(hour: int, counter: int, incarnation: str) -> tuple[Any, ...]:
         when = datetime.fromtimestamp((BEGIN_MS + hour * HOUR_MS) / 1000, UTC)
         return ("c", "g", incarnation, "t", "bytes", when, counter)
@@ -121,33 +121,33 @@ def test_hourly_use_comes_from_rises_over_hours_and_incarnations(dry: Ground) ->
 
 
 @pytest.mark.spark
-def test_late_repeated_and_lost_reports_correct_use_and_never_double_it(
-    ground: Ground, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+def test_late_repeated_and_lost_reports_never_count_twice(
+    harness: PipelineHarness, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a run that dies before the derived tables are made leaves that to the next one."""
-    topic = ground.make_topic(unique("usage"), partitions=3)
+    """Also: a run that fails before refreshing derived tables leaves that to the next one."""
+    topic = harness.make_topic(unique("usage"), partitions=3)
     job = replace(METERING, source=replace(METERING.source, topic=topic))
     world = Gateways(random.Random(4), TENANTS)
     reports = [r.to_bytes() for r in world.reports(gateways=3, hours=30, every_ms=600_000)]
     late = [r for i, r in enumerate(reports) if i % 7 == 0]
-    ground.send(topic, [r for i, r in enumerate(reports) if i % 7])
-    with monkeypatch.context() as struck:
-        struck.setattr(derive, "faults", Struck)
+    harness.send(topic, [r for i, r in enumerate(reports) if i % 7])
+    with monkeypatch.context() as patched:
+        patched.setattr(derived, "fault_points", FailAtRefresh)
         with pytest.raises(ZeroDivisionError):
-            ground.run(job)
-    ground.run(job)
-    ground.send(topic, [*late, *reports[:50], b"nonsense"])
+            harness.run(job)
+    harness.run(job)
+    harness.send(topic, [*late, *reports[:50], b"nonsense"])
 
-    outcome = ground.run(job)
+    outcome = harness.run(job)
 
-    found = {
+    hourly = {
         (t, d, int(hour.timestamp() * 1000)): used
-        for t, d, hour, used in ground.rows("platform.usage_hourly", "tenant", "dimension", "hour", "used")
+        for t, d, hour, used in harness.rows("platform.usage_hourly", "tenant", "dimension", "hour", "used")
     }
-    assert found == {key: value for key, value in world.used.items() if value}
-    days = ground.rows("platform.usage_daily", "used")
+    assert hourly == {key: value for key, value in world.used.items() if value}
+    days = harness.rows("platform.usage_daily", "used")
     assert sum(used for (used,) in days) == sum(world.used.values())
-    assert (outcome.rejected, outcome.renewed) == (1, 2)
-    assert [bytes(v) for (v,) in ground.rows("platform.usage_counters_rejected", "kafka_value")] == [
+    assert (outcome.rejected, outcome.refreshed) == (1, 2)
+    assert [bytes(v) for (v,) in harness.rows("platform.usage_counters_rejected", "kafka_value")] == [
         b"nonsense"
     ]

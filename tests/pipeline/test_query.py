@@ -1,4 +1,4 @@
-"""A query ends with whoever started it, and what broke that off is what is told."""
+"""A query ends with its caller, who gets the error that ended it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError, StreamingQueryException
 
 from penstock.model.errors.pipeline import JobBusy, SparkFailed
-from penstock.pipeline.failure import naming
-from penstock.pipeline.query import STARTS_MAX, WORKER_LATE, carry_through, ending
+from penstock.pipeline.spark.failure import translate_errors
+from penstock.pipeline.spark.query import STARTS_MAX, WORKER_START_TIMED_OUT, run_to_end, stopping
 
 
 class Query:
-    """A query of Spark's that runs until it is stopped, where it can be."""
+    """A Spark query that runs until it is stopped, if it can be."""
 
     def __init__(self, *, refusal: Exception | None = None, java: bool = True) -> None:
         self.refusal, self.java = refusal, java
@@ -33,36 +33,42 @@ class Query:
 STUBBORN = StreamingQueryException("stopping took more than 20000 ms")
 
 
-@pytest.mark.parametrize("told", [KeyboardInterrupt(), SystemExit(1), JobBusy(job="orders", directory="d")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), JobBusy(job="orders", directory="d")])
 @pytest.mark.parametrize("query", [Query(), Query(refusal=STUBBORN), Query(java=False)])
-def test_an_interrupt_stays_one_even_if_the_query_cannot_be_ended(told: BaseException, query: Query) -> None:
-    with pytest.raises(type(told)) as raised, naming("orders"), ending(query):
-        raise told
+def test_the_caller_s_error_wins_even_if_the_query_cannot_be_stopped(
+    error: BaseException, query: Query
+) -> None:
+    with pytest.raises(type(error)) as raised, translate_errors("orders"), stopping(query):
+        raise error
 
-    assert raised.value is told
+    assert raised.value is error
 
 
-def test_a_query_that_runs_is_stopped_when_its_time_is_over() -> None:
+def test_a_running_query_is_stopped_on_leaving_the_block() -> None:
     query = Query()
 
-    with ending(query):
+    with stopping(query):
         assert query.running
 
     assert not query.running
 
 
-def test_a_query_that_cannot_be_stopped_is_told_if_nothing_else_went_wrong() -> None:
-    with pytest.raises(SparkFailed, match="20000 ms"), naming("orders"), ending(Query(refusal=STUBBORN)):
+def test_a_query_that_cannot_be_stopped_is_reported() -> None:
+    with (
+        pytest.raises(SparkFailed, match="20000 ms"),
+        translate_errors("orders"),
+        stopping(Query(refusal=STUBBORN)),
+    ):
         pass
 
 
-def test_java_that_is_gone_takes_its_query_with_it() -> None:
-    with ending(Query(java=False)):
+def test_without_a_jvm_there_is_no_query_to_stop() -> None:
+    with stopping(Query(java=False)):
         pass
 
 
-class Late(Query):
-    """One that ends by itself, or fails with these words."""
+class EndingQuery(Query):
+    """A query that ends by itself, or fails with this message."""
 
     def __init__(self, words: str | None) -> None:
         super().__init__()
@@ -74,38 +80,50 @@ class Late(Query):
             raise StreamingQueryException(self.words)
 
 
-def test_a_query_whose_worker_was_late_is_started_again() -> None:
-    queries = iter([Late(f"failed: {WORKER_LATE}."), Late(f"failed: {WORKER_LATE}."), Late(None), Late(None)])
+def test_a_query_whose_worker_started_too_late_is_restarted() -> None:
+    queries = iter(
+        [
+            EndingQuery(f"failed: {WORKER_START_TIMED_OUT}."),
+            EndingQuery(f"failed: {WORKER_START_TIMED_OUT}."),
+            EndingQuery(None),
+            EndingQuery(None),
+        ]
+    )
 
-    carry_through(lambda: next(queries), [])
+    run_to_end(lambda: next(queries), [])
 
     assert len(list(queries)) == 1
 
 
-@pytest.mark.parametrize(("words", "starts"), [("of mine", 1), (WORKER_LATE, STARTS_MAX)])
-def test_a_query_that_fails_otherwise_or_always_is_told(words: str, starts: int) -> None:
-    started: list[Late] = []
+@pytest.mark.parametrize(("words", "starts"), [("of mine", 1), (WORKER_START_TIMED_OUT, STARTS_MAX)])
+def test_a_query_that_fails_otherwise_or_every_time_is_reported(words: str, starts: int) -> None:
+    started: list[EndingQuery] = []
+
+    def start() -> EndingQuery:
+        started.append(EndingQuery(words))
+        return started[-1]
 
     with pytest.raises(StreamingQueryException, match=words):
-        carry_through(lambda: started.append(Late(words)) or started[-1], [])
+        run_to_end(start, [])
 
     assert len(started) == starts
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"), [([WORKER_LATE, None], "of mine"), ([WORKER_LATE, "in a batch"], "in a batch")]
+    ("raised", "expected"),
+    [([WORKER_START_TIMED_OUT, None], "of mine"), ([WORKER_START_TIMED_OUT, "in a batch"], "in a batch")],
 )
-def test_what_a_batch_raised_is_told_for_the_start_that_it_was_in(
-    raised: list[str | None], told: str
-) -> None:
+def test_only_a_batch_error_of_the_last_start_is_reported(raised: list[str | None], expected: str) -> None:
     failure: list[PySparkException] = []
-    queries = iter(zip([Late(f"failed: {WORKER_LATE}."), Late("of mine")], raised, strict=True))
+    queries = iter(
+        zip([EndingQuery(f"failed: {WORKER_START_TIMED_OUT}."), EndingQuery("of mine")], raised, strict=True)
+    )
 
-    def start() -> Late:
+    def start() -> EndingQuery:
         query, words = next(queries)
         if words is not None:
             failure.append(PySparkRuntimeError(words))
         return query
 
-    with pytest.raises(PySparkException, match=told):
-        carry_through(start, failure)
+    with pytest.raises(PySparkException, match=expected):
+        run_to_end(start, failure)

@@ -1,4 +1,4 @@
-"""Values to rows, block by block: whatever its bytes, a value is its own row or rejected with a reason."""
+"""Decoding values to rows: whatever its bytes, a value becomes one row or is rejected with a reason."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors.pipeline import JobInvalid
-from penstock.pipeline.columns import Evolve, column
-from penstock.pipeline.reading import NewFields, Rows, decode_block, new_fields
-from penstock.pipeline.reading.text import JsonDecoder
+from penstock.pipeline.lake.columns import Evolve, column
+from penstock.pipeline.reading.blocks import NewFields, RecordRows, decode_block, new_fields
+from penstock.pipeline.reading.json_values import JsonDecoder
 
 UTC_US = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("id", pa.int64()), ("at", UTC_US), ("ms", UTC_US), ("note", pa.string())])
@@ -34,10 +34,10 @@ GOOD = b'{"id":1,"at":"2024-01-01T00:00:00Z","ms":1700000000000,"note":"a","othe
     ],
 )  # fmt: skip
 def test_a_bad_value_is_rejected_alone(bad: bytes) -> None:
-    columns, kept, rejected = decode_block(DECODER, pa.array([GOOD, bad, GOOD, GOOD]))
+    columns, indices, rejected = decode_block(DECODER, pa.array([GOOD, bad, GOOD, GOOD]))
 
-    assert kept is not None
-    assert (kept.to_pylist(), [each.at for each in rejected]) == ([0, 2, 3], [1])
+    assert indices is not None
+    assert (indices.to_pylist(), [each.at for each in rejected]) == ([0, 2, 3], [1])
     assert columns[0].to_pylist() == [1, 1, 1]
     assert rejected[0].reason
 
@@ -45,7 +45,7 @@ def test_a_bad_value_is_rejected_alone(bad: bytes) -> None:
 @pytest.mark.parametrize(
     "good", [b'{"id":\n2}', b' {"id":2} ', b'\n{"id":2,\n\t"x":{"y":[1]}}\n', b'{"note":"\\n","id":2}']
 )
-def test_layout_of_json_does_not_matter(good: bytes) -> None:
+def test_whitespace_in_json_does_not_matter(good: bytes) -> None:
     columns, _, rejected = decode_block(DECODER, pa.array([GOOD, good, GOOD]))
 
     assert (columns[0].to_pylist(), rejected) == ([1, 2, 1], [])
@@ -59,20 +59,20 @@ values = st.one_of(
 
 
 @given(st.lists(values, min_size=1, max_size=30))
-def test_a_block_gives_what_its_values_give_one_by_one(block: list[bytes]) -> None:
-    """So nothing in one value can change, hide or shift another."""
+def test_a_block_decodes_like_its_values_one_by_one(block: list[bytes]) -> None:
+    """Nothing in one value can change, hide or shift another."""
     alone = [decode_block(DECODER, pa.array([value])) for value in block]
 
-    columns, kept, rejected = decode_block(DECODER, pa.array(block))
+    columns, indices, rejected = decode_block(DECODER, pa.array(block))
 
     expected = [i for i, (_, _, bad) in enumerate(alone) if not bad]
-    assert (kept.to_pylist() if kept is not None else (expected if columns else [])) == expected
+    assert (indices.to_pylist() if indices is not None else (expected if columns else [])) == expected
     assert [each.at for each in rejected] == [i for i, (_, _, bad) in enumerate(alone) if bad]
     if columns:
         assert columns[0].to_pylist() == [alone[i][0][0][0].as_py() for i in expected]
 
 
-def test_undeclared_fields_are_told_to_the_driver_by_name_and_type() -> None:
+def test_undeclared_fields_reach_the_driver_by_name_and_type() -> None:
     decoder = JsonDecoder(SCHEMA, millis=frozenset({"ms"}), evolve=Evolve.ADD)
 
     with pytest.raises(NewFields) as raised:
@@ -83,6 +83,29 @@ def test_undeclared_fields_are_told_to_the_driver_by_name_and_type() -> None:
     assert new_fields(str(raised.value)) == fields
     assert new_fields(wrapped) == fields
     assert new_fields("something else") is None
+
+
+def test_an_object_becomes_a_map_and_anything_else_is_rejected() -> None:
+    nested = pa.list_(pa.map_(pa.string(), pa.float64()))
+    decoder = JsonDecoder(
+        pa.schema([("id", pa.int64()), ("m", pa.map_(pa.string(), pa.int64())), ("n", nested)])
+    )
+    values = [
+        b'{"id":1,"m":{"a":1,"b":null},"n":[{"x":0.5}],"q":{}}',
+        b'{"id":2,"m":null}',
+        b'{"id":3,"m":[1]}',
+    ]
+
+    columns, _, rejected = decode_block(decoder, pa.array(values))
+
+    assert [column.to_pylist() for column in columns] == [
+        [1, 2],
+        [[("a", 1), ("b", None)], None],
+        [[[("x", 0.5)]], None],
+    ]
+    assert [(each.at, each.reason) for each in rejected] == [
+        (2, "list where map<string, int64> was expected")
+    ]
 
 
 def rows_of(
@@ -102,12 +125,14 @@ def rows_of(
         }
     )
     counted: list[int] = []
-    made = Rows(DECODER, out, key=True, headers=False, required=required)(iter([block]), counted.append)
-    rows = [row for part in made for row in part.to_pylist()]
+    blocks = RecordRows(DECODER, out, key=True, headers=False, required=required)(
+        iter([block]), counted.append
+    )
+    rows = [row for out_block in blocks for row in out_block.to_pylist()]
     return sorted(rows, key=lambda row: row["kafka_offset"]), sum(counted)
 
 
-def test_rows_know_their_place_and_what_cannot_be_a_row_keeps_its_bytes() -> None:
+def test_rows_keep_their_origin_and_rejected_records_their_bytes() -> None:
     rows, rejected = rows_of(("kafka_key",), [(b"k", GOOD), (b"k", None), (b"k", b"broken"), (None, GOOD)])
 
     assert rejected == 2
@@ -118,7 +143,7 @@ def test_rows_know_their_place_and_what_cannot_be_a_row_keeps_its_bytes() -> Non
     assert [row["kafka_offset"] for row in rows] == [0, 1, 2, 3]
 
 
-def test_a_record_without_value_has_no_key_among_its_columns() -> None:
+def test_a_tombstone_without_its_key_columns_is_rejected() -> None:
     rows, rejected = rows_of(("id",), [(b"k", GOOD), (b"k", None)])
 
     assert rejected == 1
@@ -126,7 +151,7 @@ def test_a_record_without_value_has_no_key_among_its_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("_id", "bigint"), ("a b", "bigint"), ("a", "int64"), ("a", "map<string,int>")]
+    ("name", "kind"), [("_id", "bigint"), ("a b", "bigint"), ("a", "int64"), ("a", "map<int,int>")]
 )
 def test_a_column_that_cannot_be_declared_is_refused(name: str, kind: str) -> None:
     with pytest.raises(JobInvalid):

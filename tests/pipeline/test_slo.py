@@ -1,4 +1,4 @@
-"""The fleet's SLO by the paper's arithmetic, against the same arithmetic in plain Python."""
+"""The fleet SLO equals the paper's definition, computed in plain Python."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.pipeline.jobs.slo import SLO
-from tests.pipeline.known import Checkers, nearest_rank
+from tests.pipeline.generators import Checkers, nearest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.pipeline.conftest import Ground
+    from tests.pipeline.conftest import PipelineHarness
 
 pytestmark = pytest.mark.spark
 
 
-def test_the_figures_of_clusters_and_fleet_are_those_of_the_paper(
-    ground: Ground, unique: Callable[[str], str]
+def test_cluster_and_fleet_metrics_follow_the_paper_s_definition(
+    harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
-    topic = ground.make_topic(unique("health"))
+    topic = harness.make_topic(unique("health"))
     job = replace(SLO, source=replace(SLO.source, topic=topic))
     world = Checkers(random.Random(5))
     probes = [p.to_bytes() for p in world.probes(clusters=4, brokers=2, weeks=2, minutes=30, each=20)]
-    ground.send(topic, [*probes, *probes[:500], b'{"schema":"usage/1.0"}'])
+    harness.send(topic, [*probes, *probes[:500], b'{"schema":"usage/1.0"}'])
 
-    outcome = ground.run(job)
+    outcome = harness.run(job)
 
-    expected = world.cluster_figures()
-    found = ground.rows("platform.slo_clusters", "week", "cluster", "latency_p99_us", "unavailable_p99")
-    weeks = sorted({week for week, *_ in found})
-    assert {(weeks.index(w), c): (a, pytest.approx(b)) for w, c, a, b in found} == expected
+    expected = world.cluster_metrics()
+    clusters = harness.rows("platform.slo_clusters", "week", "cluster", "latency_p99_us", "unavailable_p99")
+    weeks = sorted({week for week, *_ in clusters})
+    actual = {(weeks.index(w), c): (a, b) for w, c, a, b in clusters}
+    assert actual == {key: (latency, pytest.approx(missing)) for key, (latency, missing) in expected.items()}
     by_week: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for (week, _), pair in expected.items():
         by_week[week].append(pair)
-    fleet = ground.rows("platform.slo_fleet", "week", "clusters", "latency_median_us", "latency_p90_us")
+    fleet = harness.rows("platform.slo_fleet", "week", "clusters", "latency_median_us", "latency_p90_us")
     assert [(weeks.index(w), n, m, p) for w, n, m, p in fleet] == [
         (week, 4, nearest_rank([a for a, _ in pairs], 0.5), nearest_rank([a for a, _ in pairs], 0.9))
         for week, pairs in sorted(by_week.items())
     ]
-    assert (outcome.rejected, outcome.rows) == (1, len(probes) + 501)
+    assert (outcome.rejected, outcome.records) == (1, len(probes) + 501)

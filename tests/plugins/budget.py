@@ -5,9 +5,11 @@ Kafka by its marker, else as pure; long loops and other projects' peers count as
 run elsewhere. What a fixture of the whole session takes, and the end of the session, is charged
 to `session`, so that it does not fall on whichever area random order puts first or last.
 
-Only a run of everything is judged (`--budget=always` judges any, `never` none), and only if it
-passed: slow tests beside broken ones are not the news. `--budget-factor` (or the environment's
-`TEST_BUDGET_FACTOR`) says how much slower than two idle cores this machine is.
+Only a run of all pure tests, of all others, or of everything is judged (`--budget=always` judges any,
+`never` none), and only if it passed: slow tests beside broken ones are not the news. `--budget-factor`
+(or the environment's `TEST_BUDGET_FACTOR`) is how much slower than two idle cores this machine is.
+
+With several workers, each attaches what a test is charged to its report; the controller adds it up.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import os
 import time
 from collections import defaultdict
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -30,7 +32,17 @@ Spent = defaultdict[tuple[str, str], float]  # seconds by area and kind
 
 KINDS = tuple(field.name for field in fields(budget.Budget))
 ELSEWHERE = ("soak", "peers")
-WHOLE_SUITE = frozenset({"", "not soak and not peers"})  # marker expressions that leave nothing out
+# Marker expressions that leave nothing of a kind out: `make test` runs the last two.
+WHOLE_SUITE = frozenset(
+    {
+        "",
+        "not soak and not peers",
+        "not soak and not peers and not kafka and not spark and not browser",
+        "(kafka or spark or browser) and not soak and not peers",
+    }
+)
+ACCOUNT = pytest.StashKey[tuple[str, str]]()  # area and kind of a test
+CHARGE = "budget"  # name of the report's property: area, kind, seconds of session fixtures
 
 
 def area_of(path: Path, tests: Path) -> str:
@@ -77,7 +89,6 @@ class BudgetKeeper:
         self.tests = config.rootpath / "tests"
         self.spent: Spent = defaultdict(float)
         self.lines: list[str] = []
-        self.accounts: dict[str, tuple[str, str]] = {}
         self.session_seconds = 0.0  # of the phase that is running
         self.nested = 0  # session fixtures being set up inside one another
 
@@ -85,7 +96,7 @@ class BudgetKeeper:
         for item in items:
             kind = kind_of({mark.name for mark in item.iter_markers()})
             if kind is not None and item.path.is_relative_to(self.tests):
-                self.accounts[item.nodeid] = (area_of(item.path, self.tests), kind)
+                item.stash[ACCOUNT] = (area_of(item.path, self.tests), kind)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
@@ -108,18 +119,31 @@ class BudgetKeeper:
             if nextitem is None:
                 self.session_seconds = time.monotonic() - begin
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
         shared, self.session_seconds = min(self.session_seconds, report.duration), 0.0
-        if report.nodeid in self.accounts:
-            area, kind = self.accounts[report.nodeid]
+        if (account := item.stash.get(ACCOUNT, None)) is not None:
+            report.user_properties.append((CHARGE, [*account, shared]))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # Every phase of a test inherits the properties of the phases before it: the last is its own.
+        charges = [value for name, value in report.user_properties if name == CHARGE]
+        if charges:
+            area, kind, shared = cast("tuple[str, str, float]", charges[-1])
             self.spent[area, kind] += report.duration - shared
             if shared:
                 self.spent[budget.SESSION, kind] += shared
 
     def judged(self, exit_status: int) -> bool:
-        asked = self.config.getoption("budget")
-        if asked != "auto":
-            return bool(asked == "always")
+        chosen = self.config.getoption("budget")
+        if hasattr(self.config, "workerinput"):  # one of several workers: the controller judges
+            return False
+        if chosen != "auto":
+            return bool(chosen == "always")
         return (
             exit_status == pytest.ExitCode.OK
             and self.config.args_source is pytest.Config.ArgsSource.TESTPATHS

@@ -1,4 +1,4 @@
-"""The budget: what it holds, and that a run over it fails with a line that says where."""
+"""The budget: what it holds, and that a run over it fails with a line that names the area."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_area_within_its_budget_is_not_mentioned() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_an_area_over_its_budget_is_named_with_both_figures() -> None:
+def test_an_area_over_its_budget_is_named_with_both_numbers() -> None:
     assert overruns({("a", "pure"): 12.5}, factor=1.0) == ["a took 12.5 s (pure), 10 s are allowed"]
 
 
@@ -88,16 +88,16 @@ def test_a_stall_of_some_seconds_is_nobodys_fault(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("small")
 def test_areas_within_their_budgets_can_exceed_the_whole_together() -> None:
-    found = overruns({("a", "pure"): 9.0, ("b", "pure"): 9.0}, factor=1.0)
+    lines = overruns({("a", "pure"): 9.0, ("b", "pure"): 9.0}, factor=1.0)
 
-    assert found == ["all pure tests took 18 s, 15 s are allowed"]
+    assert lines == ["all pure tests took 18 s, 15 s are allowed"]
 
 
 @pytest.mark.usefixtures("small")
 def test_an_area_without_a_budget_is_named() -> None:
-    found = overruns({("new", "pure"): 1.0}, factor=1.0)
+    lines = overruns({("new", "pure"): 1.0}, factor=1.0)
 
-    assert found == ["new has no budget, and took 1 s (pure): give it one in tests/budget.py"]
+    assert lines == ["new has no budget, and took 1 s (pure): give it one in tests/budget.py"]
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
-def test_a_full_run_over_budget_fails_and_says_where(suite: pytest.Pytester) -> None:
+def test_a_full_run_over_budget_fails_and_names_the_area(suite: pytest.Pytester) -> None:
     result = suite.runpytest_inprocess()
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -151,7 +151,7 @@ def test_the_run_of_make_test_is_a_full_one(suite: pytest.Pytester) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_partial_run_is_judged_when_asked(suite: pytest.Pytester) -> None:
+def test_a_partial_run_is_judged_on_request(suite: pytest.Pytester) -> None:
     result = suite.runpytest_inprocess("tests/slow", "--budget=always")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -172,7 +172,7 @@ def test_a_failing_run_is_not_judged_on_top(suite: pytest.Pytester) -> None:
     result.stdout.no_fnmatch_line("over budget:*")
 
 
-def test_fixtures_of_the_session_are_charged_to_nobody_in_particular(
+def test_fixtures_of_the_session_are_charged_to_the_session(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(budget.AREAS, "session", Budget(pure=0))

@@ -1,4 +1,4 @@
-"""Coordinators on a real Kafka: shares follow the traffic, and a coordinator that dies is replaced."""
+"""Coordinators on a real Kafka: shares follow the traffic, and a killed coordinator is replaced."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.control.feeder import COMPACTED
-from penstock.fleet.local import remember_spec
-from penstock.gateway.shares import Reporter, Shares
-from penstock.gateway.throttled import throttled_by
-from penstock.kafka.appending import append
+from penstock.control.state_publisher import COMPACTED
+from penstock.fleet.local_fleet import save_fleet_document
+from penstock.gateway.quota_shares import QuotaShareFollower, UsageReporter
+from penstock.gateway.throttled_session import throttled_sessions
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.admin.topics import NewTopic as KafkaTopic
+from penstock.kafka.append import append
 from penstock.kafka.client import Client
-from penstock.kafka.log import bounds, ensure_topic, read
-from penstock.kafka.partitions import TopicPartition
-from penstock.kafka.topics import NewTopic as KafkaTopic
+from penstock.kafka.partition_log import bounds, ensure_topic, read
 from penstock.model.events import Dimension, QuotaShares, UsageReport
-from penstock.model.keys import STATE_TOPIC
-from penstock.model.tenantstate import TenantState
-from penstock.quota.told import Told
+from penstock.model.key_names import STATE_TOPIC
+from penstock.model.tenant_state import TenantState
+from penstock.quota.share_follower import ShareFollower
 from penstock.quota.topics import ensure_topics, usage_partition
-from tests.ground.command import clean_environment
-from tests.ground.fleet import THREE_ZONES, wait_for
-from tests.ground.gateway import Access, RunningGateway, known_everywhere, new_access, start_gateway
+from tests.harness.command import clean_environment
+from tests.harness.fleet import THREE_ZONES, wait_for
+from tests.harness.gateway import Access, RunningGateway, new_access, start_gateway, wait_for_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 pytestmark = pytest.mark.kafka
 
 INGRESS = Dimension.INGRESS_BYTES
 QUOTA = 1_500_000.0
-POINTS = ("a", "b", "c")
+NAMES = ("a", "b", "c")
 INTERVALS_MAX = 3
 INTERVAL_SECONDS = 3
 RECORD_BYTES = 20_000
 
 
 @dataclass
-class Point:
-    """A gateway that reports and holds to its share."""
+class ReportingGateway:
+    """A gateway that reports use and enforces its shares."""
 
     name: str
     running: RunningGateway
-    shares: Shares
-    reporter: Reporter
+    shares: QuotaShareFollower
+    reporter: UsageReporter
     client: Client
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -79,36 +79,38 @@ class Point:
         self.running.stop()
 
 
-def begin(fleet: Fleet, name: str, access: Access) -> Point:
+def start_reporting(fleet: Fleet, name: str, access: Access) -> ReportingGateway:
     client = Client(fleet.bootstrap, fleet.security())
-    shares, reporter = Shares(client, name, len(POINTS)), Reporter()
+    shares, reporter = QuotaShareFollower(client, name, len(NAMES)), UsageReporter()
     running = start_gateway(
-        fleet, [access], name=name, evidence=reporter, session=throttled_by(shares.quotas)
+        fleet, [access], name=name, publish=reporter, session=throttled_sessions(shares.quotas)
     )
-    point = Point(name, running, shares, reporter, client)
+    reporting = ReportingGateway(name, running, shares, reporter, client)
 
     async def run() -> None:
-        gateway = running.gateway
-        point.tasks += [asyncio.create_task(shares.run(gateway)), asyncio.create_task(reporter.run(client))]
+        reporting.tasks += [
+            asyncio.create_task(shares.run(running.gateway)),
+            asyncio.create_task(reporter.run(client)),
+        ]
 
     running.call(run())
-    return point
+    return reporting
 
 
 @dataclass
-class Ground:
+class ThreeGateways:
     fleet: Fleet
-    points: dict[str, Point]
-    told: list[QuotaShares] = field(default_factory=list)
+    gateways: dict[str, ReportingGateway]
+    published: list[QuotaShares] = field(default_factory=list)
 
     @contextmanager
     def traffic(self) -> Iterator[None]:
-        """As much as a producer can, at the first gateway alone; idle connections at the others."""
-        access = self.points["a"].access
+        """A producer at full speed at the first gateway; idle connections at the others."""
+        access = self.gateways["a"].access
         client = AdminClient(access.client_config())
         client.create_topics([NewTopic("load", 3, 3)])["load"].result(60)
-        asyncio.run(known_everywhere(access, "load"))
-        idle = [AdminClient(self.points[name].access.client_config()) for name in ("b", "c")]
+        asyncio.run(wait_for_topic(access, "load"))
+        idle = [AdminClient(self.gateways[name].access.client_config()) for name in ("b", "c")]
         for one in idle:
             one.list_topics(timeout=60)
         ended = threading.Event()
@@ -134,7 +136,7 @@ class Ground:
 
 @contextmanager
 def coordinator(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of its own, on the home of the fleet."""
+    """A coordinator process, on the home of the fleet."""
     home = str(fleet.local.layout.home)
     words = ["quota", "coordinate", "--interval", str(INTERVAL_SECONDS), "--home", home, "--until-stdin-ends"]
     process = subprocess.Popen(
@@ -150,25 +152,27 @@ def coordinator(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def listening(fleet: Fleet, tenant: str, heard: list[QuotaShares]) -> Iterator[None]:
-    """What coordinators tell of a tenant, as it comes."""
+def following(fleet: Fleet, tenant: str, received: list[QuotaShares]) -> Iterator[None]:
+    """Collects the shares that coordinators publish for a tenant."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
     async def follow() -> None:
         async with Client(fleet.bootstrap, fleet.security()) as client:
-            told = Told(client, news=lambda news: heard.append(news) if news.tenant == tenant else None)
-            await told.follower.run()
+            shares = ShareFollower(
+                client, on_shares=lambda new: received.append(new) if new.tenant == tenant else None
+            )
+            await shares.follower.run()
 
-    async def begin() -> asyncio.Task[None]:
+    async def start() -> asyncio.Task[None]:
         return asyncio.create_task(follow())
 
     async def end() -> None:
-        following.cancel()
-        await asyncio.wait({following})
+        task.cancel()
+        await asyncio.wait({task})
 
-    following = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+    task = asyncio.run_coroutine_threadsafe(start(), loop).result()
     try:
         yield
     finally:
@@ -179,7 +183,7 @@ def listening(fleet: Fleet, tenant: str, heard: list[QuotaShares]) -> Iterator[N
 
 
 async def declare(fleet: Fleet, access: Access) -> None:
-    """As the control plane does it: the tenant's quota stands in the cluster's state."""
+    """Publishes the tenant's quota in the cluster's state, as the control plane does."""
     async with Client(fleet.bootstrap, fleet.security()) as client:
         await ensure_topics(client)
         await ensure_topic(client, KafkaTopic(STATE_TOPIC, 1, configs=COMPACTED))
@@ -189,54 +193,54 @@ async def declare(fleet: Fleet, access: Access) -> None:
 
 
 @pytest.fixture
-def ground(fleet: Fleet) -> Iterator[Ground]:
+def three_gateways(fleet: Fleet) -> Iterator[ThreeGateways]:
     access = new_access(quota={INGRESS: QUOTA})
-    remember_spec(fleet.local.layout, {"clusters": [dict(THREE_ZONES)]})
+    save_fleet_document(fleet.local.layout, {"clusters": [dict(THREE_ZONES)]})
     asyncio.run(declare(fleet, access))
-    points = {name: begin(fleet, name, access) for name in POINTS}
-    made = Ground(fleet, points)
-    with listening(fleet, access.tenant.id, made.told):
-        yield made
-    for point in points.values():
-        point.stop()
+    gateways = {name: start_reporting(fleet, name, access) for name in NAMES}
+    scenario = ThreeGateways(fleet, gateways)
+    with following(fleet, access.tenant.id, scenario.published):
+        yield scenario
+    for gateway in gateways.values():
+        gateway.stop()
 
 
-def share(told: QuotaShares, point: str = "a") -> float:
-    return told.shares.get(point, {}).get(INGRESS, 0.0) / QUOTA
+def share(published: QuotaShares, gateway: str = "a") -> float:
+    return published.shares.get(gateway, {}).get(INGRESS, 0.0) / QUOTA
 
 
-def test_a_lopsided_tenant_gets_its_quota_within_three_intervals_and_keeps_it_when_its_coordinator_dies(
-    ground: Ground,
+def test_a_tenant_at_one_gateway_gets_its_quota_within_three_intervals_and_keeps_it_when_its_coordinator_dies(
+    three_gateways: ThreeGateways,
 ) -> None:
-    first, told = ground.points["a"], ground.told
-    with ground.traffic(), coordinator(ground.fleet) as decides:
-        assert first.limit() == pytest.approx(QUOTA / len(POINTS))
+    first, published = three_gateways.gateways["a"], three_gateways.published
+    with three_gateways.traffic(), coordinator(three_gateways.fleet) as active:
+        assert first.limit() == pytest.approx(QUOTA / len(NAMES))
 
-        wait_for(lambda: told and share(told[-1]) >= 0.95, what="its share")
+        wait_for(lambda: published and share(published[-1]) >= 0.95, what="its share")
 
-        throttled = next(n for n, one in enumerate(told) if one.throttled.get("a"))
-        reached = next(n for n, one in enumerate(told) if share(one) >= 0.95)
+        throttled = next(n for n, one in enumerate(published) if one.throttled.get("a"))
+        reached = next(n for n, one in enumerate(published) if share(one) >= 0.95)
         assert reached - throttled < INTERVALS_MAX
         wait_for(lambda: first.limit() >= 0.95 * QUOTA, what="its limit")
 
-        with coordinator(ground.fleet):
-            before = told[-1]
-            decides.kill()
-            wait_for(lambda: told[-1].epoch > before.epoch, what="a successor")
-            taken_over = len(told)
-            wait_for(lambda: len(told) >= taken_over + 2, what="its decisions")
+        with coordinator(three_gateways.fleet):
+            before = published[-1]
+            active.kill()
+            wait_for(lambda: published[-1].epoch > before.epoch, what="a successor")
+            taken_over = len(published)
+            wait_for(lambda: len(published) >= taken_over + 2, what="its decisions")
 
-        assert min(share(one) for one in told[reached:]) >= 0.9
+        assert min(share(one) for one in published[reached:]) >= 0.9
         assert first.limit() >= 0.9 * QUOTA
-        assert set(told[-1].shares) == set(POINTS)
-    for one in told:
-        assert sum(share(one, point) for point in one.shares) <= 1 + 1e-9
+        assert set(published[-1].shares) == set(NAMES)
+    for one in published:
+        assert sum(share(one, gateway) for gateway in one.shares) <= 1 + 1e-9
 
 
 async def reported(fleet: Fleet, tenant: str) -> dict[str, int]:
-    """By gateway: ingress as its last report has it."""
+    """By gateway: the ingress in its last report."""
     partition = usage_partition(tenant.encode())
-    found: dict[str, int] = {}
+    ingress: dict[str, int] = {}
     async with Client(fleet.bootstrap, fleet.security()) as client:
         position, _ = await bounds(client, partition)
         while not (chunk := await read(client, partition, position)).caught_up or chunk.records:
@@ -244,25 +248,25 @@ async def reported(fleet: Fleet, tenant: str) -> dict[str, int]:
             for record in chunk.records:
                 report = UsageReport.from_bytes(record.value)
                 if report.tenant == tenant:
-                    found[report.gateway] = max(found.get(report.gateway, 0), report.used[INGRESS])
-    return found
+                    ingress[report.gateway] = max(ingress.get(report.gateway, 0), report.used[INGRESS])
+    return ingress
 
 
-def test_what_was_reported_is_what_was_counted_when_a_gateway_ends(fleet: Fleet) -> None:
+def test_a_stopped_gateway_has_reported_everything_it_counted(fleet: Fleet) -> None:
     access = new_access()
     asyncio.run(declare(fleet, access))
-    point = begin(fleet, "a", access)
+    gateway = start_reporting(fleet, "a", access)
     try:
-        client = AdminClient(point.access.client_config())
+        client = AdminClient(gateway.access.client_config())
         client.create_topics([NewTopic("load", 1, 3)])["load"].result(60)
-        asyncio.run(known_everywhere(point.access, "load"))
-        producer = Producer(point.access.client_config())
+        asyncio.run(wait_for_topic(gateway.access, "load"))
+        producer = Producer(gateway.access.client_config())
         for _ in range(50):
             producer.produce("load", bytes(RECORD_BYTES))
         assert producer.flush(60) == 0
     finally:
-        point.stop()
-    counted = point.running.gateway.usage[access.tenant.id].bytes_in
+        gateway.stop()
+    counted = gateway.running.gateway.usage[access.tenant.id].bytes_in
 
     assert counted > 50 * RECORD_BYTES
     assert asyncio.run(reported(fleet, access.tenant.id)) == {"a": counted}

@@ -1,4 +1,4 @@
-"""When a broker is under pressure: it takes a while to begin, a while to end, and is told of meanwhile."""
+"""When a broker is under pressure: how it begins, lasts and ends, and what gateways report."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from hypothesis import strategies as st
 
 from penstock.gateway.config import Broker, BrokerMetrics
 from penstock.gateway.metering import Source
-from penstock.gateway.pressure import PressureWatch, in_flight
+from penstock.gateway.pressure_reports import PressureWatch, in_flight
+from penstock.kafka.broker_metrics import BrokerMetrics as ScrapedBrokerMetrics
+from penstock.kafka.broker_metrics import ControllerMetrics, NodeMetrics
 from penstock.kafka.connection import Connection
-from penstock.kafka.metrics import BrokerMetrics as BrokerMetricsTold
-from penstock.kafka.metrics import ControllerMetrics, NodeMetrics
 from penstock.model.errors.fleet import MetricsUnreachable
 from penstock.model.events import BrokerPressure, Phase
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
-from penstock.quota.pressure import AGAIN_MS, SUSTAINED, Sample, Watched, watch
-from tests.ground.fleet import wait_for
-from tests.ground.gateway import new_access, start_gateway
+from penstock.quota.pressure import REPORT_INTERVAL_MS, SUSTAINED, PressureState, Sample, observe
+from tests.harness.fleet import wait_for
+from tests.harness.gateway import new_access, start_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.gateway.server import Gateway
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 SLOW, CALM, BETWEEN = 0.9, 0.1, 0.4
 
 
 def phases(waits: Sequence[float]) -> list[Phase | None]:
-    state, told = Watched(), []
+    state, reported = PressureState(), []
     for second, waited in enumerate(waits):
-        state, phase, _ = watch(state, Sample(second * 1000, 10, waited))
-        told.append(phase)
-    return told
+        state, phase, _ = observe(state, Sample(second * 1000, 10, waited))
+        reported.append(phase)
+    return reported
 
 
-def test_pressure_begins_when_it_lasts_and_ends_when_it_is_over_for_as_long() -> None:
-    told = phases([SLOW] * SUSTAINED + [CALM] * SUSTAINED)
+def test_pressure_begins_and_ends_after_enough_samples_in_a_row() -> None:
+    reported = phases([SLOW] * SUSTAINED + [CALM] * SUSTAINED)
 
-    assert told == [None] * 4 + [Phase.BEGAN] + [None] * 4 + [Phase.ENDED]
+    assert reported == [None] * 4 + [Phase.BEGAN] + [None] * 4 + [Phase.ENDED]
 
 
-def test_a_stall_now_and_then_is_no_pressure() -> None:
+def test_an_occasional_stall_is_no_pressure() -> None:
     assert set(phases(([SLOW] * (SUSTAINED - 1) + [CALM]) * 5)) == {None}
 
 
-def test_what_lasts_is_told_again() -> None:
-    told = phases([SLOW] * (SUSTAINED + AGAIN_MS // 1000))
+def test_lasting_pressure_is_reported_again() -> None:
+    reported = phases([SLOW] * (SUSTAINED + REPORT_INTERVAL_MS // 1000))
 
-    assert told[-1] is Phase.LASTS
+    assert reported[-1] is Phase.LASTS
 
 
 def test_between_calm_and_slow_nothing_changes() -> None:
@@ -64,10 +64,10 @@ def test_between_calm_and_slow_nothing_changes() -> None:
 
 
 @given(st.lists(st.sampled_from((SLOW, CALM, BETWEEN)), max_size=200))
-def test_every_spell_begins_before_it_lasts_or_ends_and_ends_once(waits: list[float]) -> None:
-    told = [phase for phase in phases(waits) if phase is not None]
+def test_pressure_begins_before_it_lasts_or_ends_and_ends_once(waits: list[float]) -> None:
+    reported = [phase for phase in phases(waits) if phase is not None]
 
-    for before, after in zip([None, *told], told):
+    for before, after in zip([None, *reported], reported):
         assert (after is Phase.BEGAN) == (before in (None, Phase.ENDED))
 
 
@@ -77,15 +77,15 @@ BROKERS = tuple(
 )
 
 
-class Pressed:
-    """A gateway that has waited for its brokers for long, and brokers' agents, of which the second is ill."""
+class PressedGateway:
+    """A gateway with requests that have waited for a minute; scraping the second broker fails."""
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(brokers=BROKERS)
-        self.counted_by = Source(PhysicalClusterId("pkc-000000"), "gw-1", "1")
-        waiting = [(0, SimpleNamespace(timed=True), perf_counter() - 60)]
+        self.report_source = Source(PhysicalClusterId("pkc-000000"), "gw-1", "1")
+        waiting = [(0, SimpleNamespace(counts_service_time=True), perf_counter() - 60)]
         self.sessions = {
-            n: SimpleNamespace(broker=broker, waiting=waiting) for n, broker in enumerate(BROKERS)
+            n: SimpleNamespace(broker=broker, in_flight=waiting) for n, broker in enumerate(BROKERS)
         }
         self.scrapes: list[int] = []
         self.watch = PressureWatch(cast("Gateway", self), self.scrape)
@@ -94,28 +94,28 @@ class Pressed:
         self.scrapes.append(port - 9400)
         if port == 9402:
             raise MetricsUnreachable(address=f"{host}:{port}", reason=f"no answer within {timeout} s")
-        return NodeMetrics(0.0, 0.0, BrokerMetricsTold(handler_idle_nanoseconds=5e9), ControllerMetrics())
+        return NodeMetrics(0.0, 0.0, ScrapedBrokerMetrics(handler_idle_nanoseconds=5e9), ControllerMetrics())
 
     async def seconds(self, count: int) -> list[BrokerPressure]:
         events = []
         for second in range(count):
-            events += self.watch.look(second * 1000)
+            events += self.watch.sample(second * 1000)
             await self.watch.confirm()
         return events
 
 
-async def test_a_broker_that_is_waited_for_is_scraped_and_what_is_told_says_how_busy_it_was() -> None:
-    pressed = Pressed()
+async def test_a_slow_broker_is_scraped_and_events_report_how_busy_its_handlers_were() -> None:
+    pressed = PressedGateway()
 
     began = await pressed.seconds(SUSTAINED)
 
-    told = {int(event.broker): event.handlers_busy for event in began}
-    assert told == {1: 1.0, 2: None}  # idle no longer than before; and a scrape that fails harms nothing
+    busy = {int(event.broker): event.handlers_busy for event in began}
+    assert busy == {1: 1.0, 2: None}  # no more idle time than before; a failed scrape is ignored
     assert pressed.scrapes.count(1) == SUSTAINED
 
 
-async def test_a_broker_that_answers_is_not_scraped() -> None:
-    calm = Pressed()
+async def test_a_broker_that_responds_in_time_is_not_scraped() -> None:
+    calm = PressedGateway()
     calm.sessions.clear()
 
     assert await calm.seconds(SUSTAINED) == []
@@ -123,7 +123,7 @@ async def test_a_broker_that_answers_is_not_scraped() -> None:
 
 
 @pytest.mark.kafka
-def test_a_broker_that_does_not_answer_is_under_pressure_until_it_does(
+def test_a_broker_that_does_not_respond_is_under_pressure_until_it_does(
     make_fleet: Callable[..., Fleet],
 ) -> None:
     fleet = make_fleet()
@@ -131,23 +131,23 @@ def test_a_broker_that_does_not_answer_is_under_pressure_until_it_does(
     (node,) = fleet.brokers
     watching = PressureWatch(running.gateway)
 
-    def look(second: int) -> list[BrokerPressure]:
-        return running.do(lambda: watching.look(second * 1000))
+    def sample(second: int) -> list[BrokerPressure]:
+        return running.do(lambda: watching.sample(second * 1000))
 
-    async def ask_twice() -> None:
-        """On one connection, so that it is a request that waits and no login."""
+    async def call_twice() -> None:
+        """On one connection, so that a request waits and not a login."""
         host, port = running.bootstrap.split(":")
         async with await Connection.open(host, int(port), running.accesses[0].security()) as connection:
             await connection.call("ListGroups", {})
-            asked_once.set()
+            called_once.set()
             await asyncio.to_thread(paused.wait)
             await connection.call("ListGroups", {})
 
-    asked_once, paused = threading.Event(), threading.Event()
-    asking = threading.Thread(target=lambda: asyncio.run(ask_twice()))
-    asking.start()
+    called_once, paused = threading.Event(), threading.Event()
+    caller = threading.Thread(target=lambda: asyncio.run(call_twice()))
+    caller.start()
     try:
-        assert asked_once.wait(60)
+        assert called_once.wait(60)
         fleet.pause(node.name)
         paused.set()
 
@@ -155,15 +155,15 @@ def test_a_broker_that_does_not_answer_is_under_pressure_until_it_does(
             return running.do(lambda: in_flight(running.gateway))[node.spec.id][1] > 0.6
 
         wait_for(waits, what="a request that waits")
-        began = [event for second in range(SUSTAINED) for event in look(second)]
+        began = [event for second in range(SUSTAINED) for event in sample(second)]
         fleet.resume(node.name)
-        asking.join()
+        caller.join()
 
-        def answered() -> bool:
+        def responded() -> bool:
             return running.do(lambda: in_flight(running.gateway))[node.spec.id][0] == 0
 
-        wait_for(answered, what="its answer")
-        ended = [event for second in range(SUSTAINED, 2 * SUSTAINED) for event in look(second)]
+        wait_for(responded, what="its response")
+        ended = [event for second in range(SUSTAINED, 2 * SUSTAINED) for event in sample(second)]
 
         assert [(event.phase, event.broker) for event in began] == [(Phase.BEGAN, node.spec.id)]
         assert began[0].waited_us > 500_000
@@ -173,5 +173,5 @@ def test_a_broker_that_does_not_answer_is_under_pressure_until_it_does(
     finally:
         paused.set()
         fleet.resume(node.name)
-        asking.join()
+        caller.join()
         running.stop()

@@ -1,4 +1,4 @@
-"""Splitting a quota: the promises, for any use and any silence."""
+"""Splitting a quota: the promises hold for any usage and any silent gateways."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.quota.sharing import RULES, Rules, Use, even_split, fill, limits, peaks, share_out
+from penstock.quota.sharing import (
+    DEFAULT_POLICY,
+    IntervalUsage,
+    SharingPolicy,
+    even_split,
+    lazy_limits,
+    max_min_fair,
+    peaks,
+    share_out,
+)
 
 EPSILON = 1e-9
 QUOTA = 120.0
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], Use, np.ndarray[Any, Any]]:
-    """Some tenants with any use, throttling and silence, whose shares so far summed to the quota."""
-    tenants, points = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+def situations(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], IntervalUsage, np.ndarray[Any, Any]]:
+    """Tenants with any usage, throttling and silence, whose previous shares summed to the quota."""
+    tenants, gateways = draw(st.integers(1, 4)), draw(st.integers(1, 6))
 
     def grid(elements: st.SearchStrategy[Any]) -> np.ndarray[Any, Any]:
-        row = st.lists(elements, min_size=points, max_size=points)
+        row = st.lists(elements, min_size=gateways, max_size=gateways)
         return np.array(draw(st.lists(row, min_size=tenants, max_size=tenants)))
 
     amounts = st.one_of(st.just(0.0), st.floats(1e-3, 1e6))
@@ -29,97 +38,101 @@ def situations(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], Use, np.ndarray[A
     members = grid(st.booleans())
     members[:, 0] = True
     used = grid(amounts)
-    use = Use(used, np.maximum(used, grid(amounts)), grid(st.booleans()), members, grid(st.booleans()))
+    usage = IntervalUsage(
+        used, np.maximum(used, grid(amounts)), grid(st.booleans()), members, grid(st.booleans())
+    )
     start = even_split(quota, members)
     once = grid(amounts)
-    earlier = Use(once, once, grid(st.booleans()), members, np.zeros_like(members))
-    return quota, use, share_out(quota, earlier, start)
+    earlier = IntervalUsage(once, once, grid(st.booleans()), members, np.zeros_like(members))
+    return quota, usage, share_out(quota, earlier, start)
 
 
 @given(situations())
 def test_shares_sum_to_at_most_the_quota(situation: Any) -> None:
-    quota, use, previous = situation
+    quota, usage, previous = situation
 
-    shares = share_out(quota, use, previous)
+    shares = share_out(quota, usage, previous)
 
     assert (shares.sum(axis=1) <= quota * (1 + EPSILON)).all()
-    assert not shares[~use.members].any()
+    assert not shares[~usage.members].any()
 
 
 @given(situations())
-def test_no_point_of_a_tenant_starves(situation: Any) -> None:
-    quota, use, previous = situation
+def test_no_gateway_of_a_tenant_starves(situation: Any) -> None:
+    quota, usage, previous = situation
 
-    shares = share_out(quota, use, previous)
+    shares = share_out(quota, usage, previous)
 
-    floor = even_split(quota, use.members) * RULES.floor
-    assert (shares[use.members] >= floor[use.members] * (1 - EPSILON)).all()
+    floor = even_split(quota, usage.members) * DEFAULT_POLICY.floor
+    assert (shares[usage.members] >= floor[usage.members] * (1 - EPSILON)).all()
 
 
 @given(situations())
-def test_points_that_were_not_heard_of_may_keep_what_they_had(situation: Any) -> None:
-    """Nothing is promised twice: with the old shares of the silent ones the sum is within the quota."""
-    quota, use, previous = situation
+def test_silent_gateways_may_keep_their_previous_shares(situation: Any) -> None:
+    """Nothing is granted twice: with the previous shares of silent gateways the sum is within the quota."""
+    quota, usage, previous = situation
 
-    shares = share_out(quota, use, previous)
+    shares = share_out(quota, usage, previous)
 
-    enforced = np.where(use.silent, previous, shares)
+    enforced = np.where(usage.silent, previous, shares)
     assert (enforced.sum(axis=1) <= quota * (1 + EPSILON)).all()
 
 
 @given(situations(), st.randoms(use_true_random=False))
-def test_the_order_of_points_does_not_matter(situation: Any, chance: Any) -> None:
-    quota, use, previous = situation
+def test_the_order_of_gateways_does_not_matter(situation: Any, chance: Any) -> None:
+    quota, usage, previous = situation
     order = list(range(previous.shape[1]))
     chance.shuffle(order)
 
-    straight = share_out(quota, use, previous)
-    turned = share_out(
+    straight = share_out(quota, usage, previous)
+    shuffled = share_out(
         quota,
-        Use(
-            use.used[:, order],
-            use.peak[:, order],
-            use.throttled[:, order],
-            use.members[:, order],
-            use.silent[:, order],
+        IntervalUsage(
+            usage.used[:, order],
+            usage.peak[:, order],
+            usage.throttled[:, order],
+            usage.members[:, order],
+            usage.silent[:, order],
         ),
         previous[:, order],
     )
 
-    assert np.allclose(straight[:, order], turned, rtol=1e-9)
+    assert np.allclose(straight[:, order], shuffled, rtol=1e-9)
 
 
 @given(situations(), st.integers(0, 5))
-def test_a_point_that_was_quiet_has_all_that_is_free_after_one_interval(situation: Any, which: int) -> None:
-    """Whatever shares were before: the only point that throttles gets what the others do not use."""
-    quota, use, previous = situation
-    point = which % previous.shape[1]
-    hungry = np.zeros_like(use.members)
-    hungry[:, point] = True
-    members = use.members | hungry
-    use = Use(use.used, use.used, hungry, members, np.zeros_like(members))
+def test_a_gateway_that_throttles_has_all_that_is_free_after_one_interval(situation: Any, which: int) -> None:
+    """Whatever the previous shares: the only throttling gateway gets what the others do not usage."""
+    quota, usage, previous = situation
+    gateway = which % previous.shape[1]
+    throttled = np.zeros_like(usage.members)
+    throttled[:, gateway] = True
+    members = usage.members | throttled
+    usage = IntervalUsage(usage.used, usage.used, throttled, members, np.zeros_like(members))
 
-    shares = share_out(quota, use, previous)
+    shares = share_out(quota, usage, previous)
 
-    floor = even_split(quota, members) * RULES.floor
-    others = np.where(members & ~hungry, np.maximum(use.used * (1 + RULES.headroom), floor), 0.0).sum(axis=1)
+    floor = even_split(quota, members) * DEFAULT_POLICY.floor
+    others = np.where(
+        members & ~throttled, np.maximum(usage.used * (1 + DEFAULT_POLICY.headroom), floor), 0.0
+    ).sum(axis=1)
     even = quota / members.sum(axis=1)
     expected = np.maximum(quota - others, even)
-    assert (shares[:, point] >= expected * (1 - EPSILON)).all()
+    assert (shares[:, gateway] >= expected * (1 - EPSILON)).all()
 
 
 @given(situations())
-def test_being_lazy_costs_at_most_what_is_stated(situation: Any) -> None:
-    quota, use, previous = situation
-    shares = share_out(quota, use, previous)
+def test_lazy_limits_exceed_the_quota_by_at_most_the_documented_amount(situation: Any) -> None:
+    quota, usage, previous = situation
+    shares = share_out(quota, usage, previous)
 
-    bounds = limits(quota, shares, use)
+    bounds = lazy_limits(quota, shares, usage)
 
-    total = np.where(use.members, np.where(use.silent, shares, use.used), 0.0).sum(axis=1)
-    allowance = np.maximum(quota - total, 0.0) * use.members.sum(axis=1)
+    total = np.where(usage.members, np.where(usage.silent, shares, usage.used), 0.0).sum(axis=1)
+    allowance = np.maximum(quota - total, 0.0) * usage.members.sum(axis=1)
     assert (bounds >= shares).all()
     assert (bounds.sum(axis=1) <= (quota + allowance) * (1 + EPSILON)).all()
-    busy = total > (RULES.lazy_below or 0) * quota
+    busy = total > (DEFAULT_POLICY.lazy_below or 0) * quota
     assert (bounds[busy] == shares[busy]).all()
 
 
@@ -127,91 +140,91 @@ def row(*values: float) -> np.ndarray[Any, Any]:
     return np.array([values], dtype=float)
 
 
-def use_of(
+def usage_of(
     used: tuple[float, ...],
     throttled: tuple[int, ...] = (),
     silent: tuple[int, ...] = (),
     peak: tuple[float, ...] = (),
-) -> Use:
-    points = range(len(used))
-    return Use(
+) -> IntervalUsage:
+    gateways = range(len(used))
+    return IntervalUsage(
         row(*used),
         row(*(peak or used)),
-        np.array([[p in throttled for p in points]]),
+        np.array([[p in throttled for p in gateways]]),
         np.ones((1, len(used)), dtype=bool),
-        np.array([[p in silent for p in points]]),
+        np.array([[p in silent for p in gateways]]),
     )
 
 
-def test_a_lopsided_tenant_has_nearly_all_of_its_quota_where_it_works() -> None:
-    shares = share_out(row(QUOTA)[0], use_of((40.0, 0.0, 0.0), throttled=(0,)), row(40, 40, 40))
+def test_a_tenant_at_one_gateway_has_nearly_all_of_its_quota_there() -> None:
+    shares = share_out(row(QUOTA)[0], usage_of((40.0, 0.0, 0.0), throttled=(0,)), row(40, 40, 40))
 
     assert shares[0, 0] >= 0.95 * QUOTA
     assert shares[0, 1] == shares[0, 2] > 0
 
 
-def test_points_that_throttle_share_alike_what_the_others_leave() -> None:
-    shares = share_out(row(QUOTA)[0], use_of((30.0, 30.0, 8.0), throttled=(0, 1)), row(30, 30, 60))
+def test_throttling_gateways_share_equally_what_the_others_leave() -> None:
+    shares = share_out(row(QUOTA)[0], usage_of((30.0, 30.0, 8.0), throttled=(0, 1)), row(30, 30, 60))
 
     assert shares[0].tolist() == pytest.approx([55.0, 55.0, 10.0])
 
 
-def test_what_is_left_over_follows_use_as_far_as_the_quota_is_used() -> None:
-    shares = share_out(row(QUOTA)[0], use_of((24.0, 8.0, 8.0)), row(40, 40, 40))
+def test_the_part_of_the_rest_that_follows_use_grows_with_the_use_of_the_quota() -> None:
+    shares = share_out(row(QUOTA)[0], usage_of((24.0, 8.0, 8.0)), row(40, 40, 40))
 
     part, rest = 40 / QUOTA, QUOTA - 40
     assert shares[0, 0] == pytest.approx(24 + part * rest * 24 / 40 + (1 - part) * rest / 3)
     assert shares[0, 1] == pytest.approx(8 + part * rest * 8 / 40 + (1 - part) * rest / 3)
 
 
-def test_a_point_that_wavers_keeps_what_it_used_at_most_if_there_is_room() -> None:
-    calm, wavering = use_of((10.0, 10.0, 10.0)), use_of((10.0, 10.0, 10.0), peak=(40.0, 10.0, 10.0))
-    crowded = use_of((50.0, 30.0, 30.0), peak=(90.0, 30.0, 30.0))
+def test_a_gateway_with_bursty_traffic_keeps_its_peak_if_there_is_room() -> None:
+    calm, bursty = usage_of((10.0, 10.0, 10.0)), usage_of((10.0, 10.0, 10.0), peak=(40.0, 10.0, 10.0))
+    crowded = usage_of((50.0, 30.0, 30.0), peak=(90.0, 30.0, 30.0))
 
     first, second, third = (
-        share_out(row(QUOTA)[0], use, row(40, 40, 40))[0, 0] for use in (calm, wavering, crowded)
+        share_out(row(QUOTA)[0], usage, row(40, 40, 40))[0, 0] for usage in (calm, bursty, crowded)
     )
 
     assert second > first + 15
     assert third == pytest.approx(60.0)  # all that is left, and no more
 
 
-def test_the_highest_use_is_forgotten_bit_by_bit() -> None:
+def test_peak_use_decays() -> None:
     assert peaks(row(100, 10), row(20, 20)).tolist() == [[90.0, 20.0]]
 
 
 def test_small_changes_are_not_made() -> None:
     before = row(44, 38, 38)
 
-    shares = share_out(row(QUOTA)[0], use_of((10.2, 8.0, 8.1)), before)
+    shares = share_out(row(QUOTA)[0], usage_of((10.2, 8.0, 8.1)), before)
 
     assert shares.tolist() == before.tolist()
 
 
-def test_a_lowered_quota_is_obeyed_at_once_even_if_changes_are_small() -> None:
-    shares = share_out(row(119.0)[0], use_of((10.0, 8.0, 8.0)), row(44, 38, 38))
+def test_a_lowered_quota_applies_at_once_even_if_changes_are_small() -> None:
+    shares = share_out(row(119.0)[0], usage_of((10.0, 8.0, 8.0)), row(44, 38, 38))
 
     assert shares.sum() <= 119.0 * (1 + EPSILON)
 
 
-def test_while_there_is_plenty_a_point_may_take_all_that_nobody_uses() -> None:
+def test_while_there_is_plenty_a_gateway_may_use_all_of_the_unused_quota() -> None:
     shares = row(40, 40, 40)
 
-    bounds = limits(row(QUOTA)[0], shares, use_of((10.0, 20.0, 0.0)))
+    bounds = lazy_limits(row(QUOTA)[0], shares, usage_of((10.0, 20.0, 0.0)))
 
     assert bounds[0].tolist() == [120.0, 120.0, 120.0]
 
 
-def test_nobody_is_lazy_when_told_not_to_be() -> None:
+def test_lazy_throttling_can_be_turned_off() -> None:
     shares = row(40, 40, 40)
 
-    bounds = limits(row(QUOTA)[0], shares, use_of((1.0, 1.0, 1.0)), Rules(lazy_below=None))
+    bounds = lazy_limits(row(QUOTA)[0], shares, usage_of((1.0, 1.0, 1.0)), SharingPolicy(lazy_below=None))
 
     assert bounds.tolist() == shares.tolist()
 
 
-def test_what_a_silent_point_may_be_using_is_not_given_to_others() -> None:
-    bounds = limits(row(QUOTA)[0], row(40, 40, 40), use_of((1.0, 1.0, 1.0), silent=(2,)))
+def test_the_share_of_a_silent_gateway_is_not_lazily_given_to_others() -> None:
+    bounds = lazy_limits(row(QUOTA)[0], row(40, 40, 40), usage_of((1.0, 1.0, 1.0), silent=(2,)))
 
     assert bounds[0].tolist() == [118.0, 118.0, 118.0]
 
@@ -220,10 +233,12 @@ def test_what_a_silent_point_may_be_using_is_not_given_to_others() -> None:
     st.lists(st.floats(0, 100), min_size=1, max_size=8),
     st.floats(0, 300),
 )
-def test_filling_gives_everything_or_satisfies_everybody(wanted: list[float], free: float) -> None:
-    given_ = fill(np.array([free]), np.array([wanted]), np.ones((1, len(wanted)), dtype=bool))[0]
+def test_max_min_fairness_gives_everything_or_satisfies_every_demand(
+    demand: list[float], free: float
+) -> None:
+    given_ = max_min_fair(np.array([free]), np.array([demand]), np.ones((1, len(demand)), dtype=bool))[0]
 
-    assert given_.sum() == pytest.approx(min(free, sum(wanted)), abs=1e-6)
-    assert (given_ <= np.array(wanted) + EPSILON).all()
+    assert given_.sum() == pytest.approx(min(free, sum(demand)), abs=1e-6)
+    assert (given_ <= np.array(demand) + EPSILON).all()
     level = max(given_)
-    assert all(g == pytest.approx(min(w, level), abs=1e-6) for g, w in zip(given_, wanted))
+    assert all(g == pytest.approx(min(w, level), abs=1e-6) for g, w in zip(given_, demand))

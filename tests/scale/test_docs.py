@@ -1,4 +1,4 @@
-"""The page, the manifests and the code say the same."""
+"""The documentation page and the manifests match the code."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import pytest
 import yaml
 
 from penstock.cli.app import run
-from penstock.scale import partitions, rules, verdict
-from penstock.scale.describe import parameters_table
-from penstock.scale.policy import policy_of
+from penstock.scale.decision import group_rules, partition_state, verdict
+from penstock.scale.decision.parameters import parameters_table
+from penstock.scale.decision.policy import policy_of
+from penstock.scale.decision.values import PartitionState
 from penstock.scale.settings import settings_from
-from penstock.scale.values import PartitionState
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/scale.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_parameters_is_that_of_the_code() -> None:
+def test_the_table_of_parameters_matches_the_code() -> None:
     written = re.search(r"<!-- parameters:.*?-->\n(.*?)<!-- end", PAGE, re.DOTALL)
 
     assert written
-    assert written[1] == parameters_table(), "copy from: penstock.scale.describe.parameters_table()"
+    assert written[1] == parameters_table(), (
+        "copy from: penstock.scale.decision.parameters.parameters_table()"
+    )
 
 
-def test_every_rule_and_state_has_its_line() -> None:
-    source = Path(rules.__file__).read_text() + Path(verdict.__file__).read_text()
+def test_every_rule_and_state_is_documented() -> None:
+    source = Path(group_rules.__file__).read_text() + Path(verdict.__file__).read_text()
     named = set(re.findall(r'"([GS]\d+ [a-z- ]+)"', source))
 
     assert len(named) == 12
@@ -36,10 +38,10 @@ def test_every_rule_and_state_has_its_line() -> None:
         assert f"| {name} |" in PAGE, name
     for state in PartitionState:
         assert f"| {state} |" in PAGE, state
-    assert len(partitions.RULES) == len(PartitionState)
+    assert len(partition_state.RULES) == len(PartitionState)
 
 
-def test_the_settings_on_the_page_are_taken_as_they_stand() -> None:
+def test_the_settings_on_the_page_are_valid() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
     settings = settings_from(blocks[0])

@@ -1,7 +1,7 @@
-"""KEDA's own clients, built from its release, against our server.
+"""KEDA's own clients, built from its release, against this server.
 
-The first build compiles some three thousand packages, about ten minutes on two cores; Go keeps
-them in its cache.
+The first build compiles about three thousand packages, which takes ten minutes on two cores. Go
+caches them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from penstock.scale.encoding import METRIC
-from penstock.scale.journal import Alone
+from penstock.scale.decision.hpa_metric import METRIC
+from penstock.scale.decision.values import GroupState
+from penstock.scale.sampler.samples_topic import InMemoryJournal
 from penstock.scale.settings import ServerTls
-from penstock.scale.values import GroupState
-from tests.scale.pretend import HASTY, INTERVAL, PretendCluster, Running, served, until
+from tests.scale.fakes import FAST, INTERVAL, FakeCluster, Running, served, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,23 +31,23 @@ BUILD_SECONDS_MAX = 1700
 
 @pytest.fixture(scope="session")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small program in peer/, which does what KEDA's operator does with an external trigger."""
-    place = tmp_path_factory.mktemp("peer")
+    """The program in peer/, which uses an external trigger as KEDA's operator does."""
+    folder = tmp_path_factory.mktemp("peer")
     for name in ("main.go", "go.mod", "go.sum"):
-        shutil.copy(Path(__file__).parent / "peer" / name, place)
+        shutil.copy(Path(__file__).parent / "peer" / name, folder)
     build = ["go", "build", "-o", "peer", "."]
     done = subprocess.run(
-        build, cwd=place, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False
+        build, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return place / "peer"
+    return folder / "peer"
 
 
 async def drive(peer: Path, up: Running, *, push_seconds: float = 0.0, **options: Any) -> dict[str, Any]:
     metadata: Mapping[str, str] = options.pop("metadata", {})
-    wishes = {"scalerAddress": f"localhost:{up.port}", "group": "billing", "topic": "orders", **metadata}
+    trigger = {"scalerAddress": f"localhost:{up.port}", "group": "billing", "topic": "orders", **metadata}
     request = {
-        "name": "billing", "namespace": "shop", "trigger_index": 2, "metadata": wishes,
+        "name": "billing", "namespace": "shop", "trigger_index": 2, "metadata": trigger,
         "push": push_seconds > 0, "push_seconds": push_seconds, **options,
     }  # fmt: skip
     process = await asyncio.create_subprocess_exec(
@@ -55,59 +55,61 @@ async def drive(peer: Path, up: Running, *, push_seconds: float = 0.0, **options
     )
     out, err = await process.communicate(json.dumps(request).encode())
     assert process.returncode == 0, err.decode()
-    answer: dict[str, Any] = json.loads(out)
-    return answer
+    response: dict[str, Any] = json.loads(out)
+    return response
 
 
-def scaler(cluster: PretendCluster, **options: Any) -> Any:
-    return served({"default": cluster}, Alone(), {"default": INTERVAL}, listen="localhost:0", **options)
+def scaler(cluster: FakeCluster, **options: Any) -> Any:
+    return served(
+        {"default": cluster}, InMemoryJournal(), {"default": INTERVAL}, listen="localhost:0", **options
+    )
 
 
-async def test_spec_value_and_activity_as_the_hpa_sees_them(peer: Path) -> None:
-    async with scaler(PretendCluster(members=2, end=[107, 100])) as up:
-        await drive(peer, up)  # makes the watch; the first value may be pending
-        await until(lambda: any(watch.verdict for watch in up.board.watches), "a verdict")
-        answer = await drive(peer, up)
+async def test_spec_value_and_activity_reach_the_hpa(peer: Path) -> None:
+    async with scaler(FakeCluster(members=2, end=[107, 100])) as up:
+        await drive(peer, up)  # creates the watch; the first value may be pending
+        await until(lambda: any(watch.verdict for watch in up.verdicts.watches), "a verdict")
+        response = await drive(peer, up)
 
-    assert answer["error"] == ""
-    assert answer["specs"] == [{"name": f"s2-{METRIC}", "target": 1, "kind": "AverageValue"}]
-    assert answer["values"] == [{"name": f"s2-{METRIC}", "value": 2}]
-    assert answer["active"] is True
+    assert response["error"] == ""
+    assert response["specs"] == [{"name": f"s2-{METRIC}", "target": 1, "kind": "AverageValue"}]
+    assert response["values"] == [{"name": f"s2-{METRIC}", "value": 2}]
+    assert response["active"] is True
 
 
-async def test_a_lowering_arrives_with_its_fraction(peer: Path) -> None:
-    cluster = PretendCluster(members=2)
+async def test_a_scale_down_arrives_with_its_fraction(peer: Path) -> None:
+    cluster = FakeCluster(members=2)
     async with scaler(cluster) as up:
-        await drive(peer, up, metadata=HASTY)
+        await drive(peer, up, metadata=FAST)
         await until(
-            lambda: any(watch.verdict and watch.verdict.replicas == 1 for watch in up.board.watches),
-            "a lowering",
+            lambda: any(watch.verdict and watch.verdict.replicas == 1 for watch in up.verdicts.watches),
+            "a scale-down",
         )
-        answer = await drive(peer, up, metadata=HASTY)
+        response = await drive(peer, up, metadata=FAST)
 
-    assert answer["values"] == [{"name": f"s2-{METRIC}", "value": 0.001}]
+    assert response["values"] == [{"name": f"s2-{METRIC}", "value": 0.001}]
 
 
 async def test_errors_reach_keda_as_errors(peer: Path) -> None:
-    async with scaler(PretendCluster(reachable=False)) as up:
-        unseen = await drive(peer, up)
+    async with scaler(FakeCluster(reachable=False)) as up:
+        unreachable = await drive(peer, up)
         bad = await drive(peer, up, metadata={"sustainSeconds": "soon"})
 
-    assert "code = Unavailable" in unseen["error"]
-    assert unseen["values"] is None
+    assert "code = Unavailable" in unreachable["error"]
+    assert unreachable["values"] is None
     assert bad["error"] == "no metric spec"
 
 
 async def test_activity_and_spec_are_pushed(peer: Path) -> None:
-    cluster = PretendCluster(members=0, state=GroupState.EMPTY)
+    cluster = FakeCluster(members=0, state=GroupState.EMPTY)
     async with scaler(cluster) as up:
         pushing = asyncio.create_task(drive(peer, up, push_seconds=4.0, metadata={"minReplicas": "0"}))
-        await until(lambda: any(watch.verdict for watch in up.board.watches), "a verdict")
+        await until(lambda: any(watch.verdict for watch in up.verdicts.watches), "a verdict")
         cluster.end[0] += 3
-        answer = await pushing
+        response = await pushing
 
-    assert answer["pushed"] == [False, True]
-    assert answer["pushed_specs"] == [[{"name": f"s2-{METRIC}", "target": 1, "kind": "AverageValue"}]]
+    assert response["pushed"] == [False, True]
+    assert response["pushed_specs"] == [[{"name": f"s2-{METRIC}", "target": 1, "kind": "AverageValue"}]]
 
 
 async def test_tls_with_a_client_certificate(peer: Path, tmp_path: Path) -> None:
@@ -117,12 +119,12 @@ async def test_tls_with_a_client_certificate(peer: Path, tmp_path: Path) -> None
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
     certificate.private_key_pem.write_to_path(tmp_path / "server.key")
     tls = ServerTls(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
-    shown = {
+    presented = {
         "caCert": authority.cert_pem.bytes().decode(),
         "tlsClientCert": client.cert_chain_pems[0].bytes().decode(),
         "tlsClientKey": client.private_key_pem.bytes().decode(),
     }
-    async with scaler(PretendCluster(), tls=tls) as up:
-        answer = await drive(peer, up, auth_params=shown, metadata={"enableTLS": "true"})
+    async with scaler(FakeCluster(), tls=tls) as up:
+        response = await drive(peer, up, auth_params=presented, metadata={"enableTLS": "true"})
 
-    assert [spec["name"] for spec in answer["specs"]] == [f"s2-{METRIC}"]
+    assert [spec["name"] for spec in response["specs"]] == [f"s2-{METRIC}"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -10,14 +11,14 @@ from penstock.model.errors.scale import (
     ScalerMetadataMissing,
     ScalerMetadataUnknown,
 )
-from penstock.scale.policy import PARAMETERS, Policy, defaults, metadata_hash, policy_of
+from penstock.scale.decision.policy import PARAMETERS, Policy, metadata_hash, policy_of
 
 
 def read(**metadata: str) -> Policy:
     return policy_of({"group": "billing", **metadata}, scaled_object="shop/billing")
 
 
-def test_the_papers_metadata_is_taken_as_it_stands() -> None:
+def test_the_papers_metadata_is_valid() -> None:
     given = {
         "scalerAddress": "lag-scaler.default.svc.cluster.local:8080",
         "group": "billing",
@@ -31,14 +32,15 @@ def test_the_papers_metadata_is_taken_as_it_stands() -> None:
     assert (policy.topics, policy.lag_threshold, policy.sustain) == (("orders", "refunds"), 500, 120)
 
 
-def test_the_tables_defaults_are_the_policys() -> None:
+def test_the_defaults_of_table_and_policy_match() -> None:
     table: dict[str, Any] = {each.field: each.default for each in PARAMETERS if each.default is not None}
     percent = {each.field for each in PARAMETERS if each.unit.startswith("%")}
 
-    assert {name: value / 100 if name in percent else value for name, value in table.items()} == defaults()
+    defaults = {field.name: field.default for field in fields(Policy) if field.name != "group"}
+    assert {name: value / 100 if name in percent else value for name, value in table.items()} == defaults
 
 
-def test_values_that_keda_resolved_from_the_environment_count() -> None:
+def test_values_that_keda_resolved_from_the_environment_are_used() -> None:
     assert policy_of({"groupFromEnv": "billing"}, scaled_object="x").group == "billing"
 
 
@@ -46,14 +48,14 @@ def test_an_empty_value_is_the_default() -> None:
     assert read(sustainSeconds="", topic=" ").sustain == 120
 
 
-def test_a_missing_group_is_named_with_the_way_out() -> None:
+def test_a_missing_group_is_named() -> None:
     with pytest.raises(ScalerMetadataMissing) as caught:
         policy_of({"lagThreshold": "5"}, scaled_object="shop/billing")
 
     assert str(caught.value) == "shop/billing: trigger metadata lacks `group` (PEN-6501)"
 
 
-def test_a_misspelt_key_is_told_what_was_meant() -> None:
+def test_a_misspelt_key_gets_a_suggestion() -> None:
     with pytest.raises(
         ScalerMetadataUnknown, match=r"unknown key `lagTreshold`, did you mean `lagThreshold`\?"
     ):
@@ -61,7 +63,7 @@ def test_a_misspelt_key_is_told_what_was_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         ("lagThreshold", "many", "expected a number from 0"),
         ("lagThreshold", "-1", "expected from 0"),
@@ -75,12 +77,12 @@ def test_a_misspelt_key_is_told_what_was_meant() -> None:
         ("objectiveSeconds", "inf", "expected from 1"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_name(key: str, value: str, said: str) -> None:
+def test_an_invalid_value_is_refused_by_name(key: str, value: str, message: str) -> None:
     with pytest.raises(ScalerMetadataInvalid) as caught:
         read(**{key: value})
 
     assert f"`{key}` is '{value}'" in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +94,12 @@ def test_a_value_that_cannot_be_is_refused_by_name(key: str, value: str, said: s
         {"groupType": "share"},
     ],
 )
-def test_values_that_contradict_each_other_are_refused(metadata: dict[str, str]) -> None:
+def test_conflicting_values_are_refused(metadata: dict[str, str]) -> None:
     with pytest.raises(ScalerMetadataConflict):
         read(**metadata)
 
 
-def test_the_hash_follows_wishes_and_not_addresses() -> None:
+def test_the_hash_depends_on_parameters_and_not_on_addresses() -> None:
     one = metadata_hash({"group": "a", "lagThreshold": "5", "scalerAddress": "x:1"})
 
     assert one == metadata_hash({"lagThreshold": "5", "group": "a", "scalerAddress": "y:2"})

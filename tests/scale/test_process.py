@@ -1,4 +1,4 @@
-"""`penstock scale serve` as a process, on real Kafka, stopped as Kubernetes stops it."""
+"""`penstock scale serve` as a process with real Kafka, stopped by SIGTERM as Kubernetes does."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from penstock.kafka import commits, topics
+from penstock.kafka.admin import group_offsets, topics
+from penstock.kafka.admin.group_offsets import CommittedOffset
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
-from penstock.kafka.commits import Committed
-from penstock.kafka.outcomes import all_done
-from penstock.kafka.partitions import TopicPartition
 from penstock.scale.proto import externalscaler_pb2 as pb
-from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from tests.ground.heard import topics_heard
-from tests.scale.pretend import value_when
+from tests.harness.propagation import wait_for_topics
+from tests.scale.fakes import stub_for, value_when
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 pytestmark = pytest.mark.kafka
 
 
-async def test_a_scaler_process_answers_and_ends_when_told(
+async def test_a_scaler_process_serves_calls_and_ends_on_sigterm(
     fleet: Fleet, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     topic, group = unique("orders"), unique("billing")
     async with Client(fleet.bootstrap, fleet.security()) as client:
-        all_done(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
-        await topics_heard(fleet, topic)
-        all_done(await commits.commit(client, group, {TopicPartition(topic, 0): Committed(0)}))
+        results_or_raise(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
+        await wait_for_topics(fleet, topic)
+        results_or_raise(
+            await group_offsets.commit(client, group, {TopicPartition(topic, 0): CommittedOffset(0)})
+        )
     config = fleet.client_config()
     (tmp_path / "password").write_text(config["sasl.password"])
     (tmp_path / "scaler.yaml").write_text(f"""
@@ -55,12 +56,12 @@ clusters:
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=asyncio.subprocess.PIPE)
     try:
         assert process.stderr is not None
-        port, said = None, ""
+        port, message = None, ""
         async with asyncio.timeout(60):
-            while port is None:  # libraries may have a word of their own before
+            while port is None:  # libraries may log lines first
                 line = (await process.stderr.readline()).decode()
-                said += line
-                assert line, said
+                message += line
+                assert line, message
                 port = re.search(r"scaler ready on 127\.0\.0\.1:(\d+)", line)
         about = pb.ScaledObjectRef(
             name="billing",
@@ -68,10 +69,10 @@ clusters:
             scalerMetadata={"group": group, "topic": topic, "minReplicas": "0"},
         )
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port[1]}") as channel:
-            value = await value_when(ExternalScalerStub(channel), about, lambda value: value > 0)
+            value = await value_when(stub_for(channel), about, lambda value: value > 0)
         process.send_signal(signal.SIGTERM)
         status = await asyncio.wait_for(process.wait(), 60)
-        await asyncio.wait_for(process.stderr.read(), 60)  # its sampler has it too, and ends as well
+        await asyncio.wait_for(process.stderr.read(), 60)  # its sampler shares stderr, and ends as well
     finally:
         if process.returncode is None:
             process.kill()

@@ -1,4 +1,4 @@
-"""The committed gRPC code is what the protocol file says, and the protocol is KEDA's."""
+"""The committed gRPC code matches the proto file, and the protocol is KEDA's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PROTO = "penstock/scale/proto/externalscaler.proto"
 
 
-def test_the_generated_code_is_that_of_the_proto(tmp_path: Path) -> None:
+def test_the_generated_code_matches_the_proto(tmp_path: Path) -> None:
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, PROTO]
 
@@ -27,7 +27,7 @@ def test_the_generated_code_is_that_of_the_proto(tmp_path: Path) -> None:
         assert committed.read_text() == path.read_text(), "run: make proto"
 
 
-def test_what_the_generated_code_needs_is_what_the_extra_asks_for() -> None:
+def test_the_extra_requires_the_versions_of_the_generated_code() -> None:
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["scale"]
     folder = ROOT / "src" / Path(PROTO).parent
     grpcio = re.search(
@@ -42,7 +42,7 @@ def test_what_the_generated_code_needs_is_what_the_extra_asks_for() -> None:
 
 
 def test_names_and_numbers_are_kedas() -> None:
-    """As in KEDA 2.21: what is on the wire depends on these alone."""
+    """As in KEDA 2.21; the wire format depends only on these."""
     messages = {
         name: {field.name: field.number for field in message.fields}
         for name, message in pb.DESCRIPTOR.message_types_by_name.items()

@@ -1,7 +1,7 @@
-"""Real Kafka, a real group, and a Deployment of pretence that does what the HPA would.
+"""Real Kafka, a real group, and a simulated Deployment that follows the HPA's rule.
 
-The seconds of the rules are shortened; the rules are not. Consumers handle a fixed number of
-records a second, so what the load needs can be told.
+The times of the rules are shortened, the rules are not. Consumers handle a fixed number of records a
+second, so the replicas that a load needs are known.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import grpc
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from penstock.kafka import topics
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
-from penstock.kafka.outcomes import all_done
-from penstock.scale.journal import TopicJournal
-from penstock.scale.kafka_source import KafkaLagSource
 from penstock.scale.proto import externalscaler_pb2 as pb
-from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from penstock.scale.sampler.kafka_source import KafkaLagSource
+from penstock.scale.sampler.samples_topic import SamplesTopic
 from penstock.scale.simulate.hpa import recommended
-from tests.scale.pretend import Running, asked, served, until
+from tests.scale.fakes import Running, metric_value, served, stub_for, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.ground.fleet import Fleet
+    from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
+    from tests.harness.fleet import Fleet
 
 pytestmark = pytest.mark.kafka
 
@@ -37,7 +37,7 @@ PARTITIONS = 4
 CAPACITY = 120.0  # records a second, each consumer
 INTERVAL = 0.5
 LATENESS_SECONDS_MAX = 1.0
-WISHES = {
+METADATA = {
     "lagThreshold": "30", "warmUpSeconds": "2", "sustainSeconds": "3", "settleSeconds": "2",
     "lowSeconds": "3", "coolDownSeconds": "5", "scaleUpIntervalSeconds": "3", "startSeconds": "3",
     "objectiveSeconds": "60", "drainSeconds": "60", "stallSeconds": "10", "idleSeconds": "600",
@@ -58,9 +58,9 @@ class Pod(threading.Thread):
         self._consumer.subscribe([self._topic])
         free_at = time.monotonic()
         while not self._leaving.is_set():
-            got = self._consumer.consume(num_messages=12, timeout=0.1)
-            # A pause of the machine is caught up with, or a busy one would look like slow consumers.
-            free_at = max(free_at, time.monotonic() - LATENESS_SECONDS_MAX) + len(got) / CAPACITY
+            records = self._consumer.consume(num_messages=12, timeout=0.1)
+            # Catch up after a pause of the machine, which would otherwise look like slow consumers.
+            free_at = max(free_at, time.monotonic() - LATENESS_SECONDS_MAX) + len(records) / CAPACITY
             self._leaving.wait(max(0.0, free_at - time.monotonic()))
         self._consumer.close()
 
@@ -70,31 +70,31 @@ class Pod(threading.Thread):
 
 
 class Deployment:
-    """Follows the scaler's value by the HPA's rule, and remembers each change."""
+    """Follows the scaler's value by the HPA's rule, and records each change."""
 
     def __init__(self, config: dict[str, object], topic: str) -> None:
         self._config = config
         self._topic = topic
         self._pods = [Pod(config, topic)]
         self.changes: list[int] = []
-        self.reasons: list[str] = []  # for people who read a failure
+        self.reasons: list[str] = []  # shown when the test fails
 
     async def follow(self, stub: ExternalScalerStub, about: pb.ScaledObjectRef, up: Running) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
             try:
-                wanted = recommended(len(self._pods), await asked(stub, about), 1.0)
+                desired = recommended(len(self._pods), await metric_value(stub, about), 1.0)
             except grpc.aio.AioRpcError:
                 continue  # KEDA leaves the replicas alone then
-            if wanted != len(self._pods):
-                self.changes.append(wanted)
-                self.reasons += [str(watch.verdict) for watch in up.board.watches]
-                await asyncio.to_thread(self._become, wanted)
+            if desired != len(self._pods):
+                self.changes.append(desired)
+                self.reasons += [str(watch.verdict) for watch in up.verdicts.watches]
+                await asyncio.to_thread(self._scale_to, desired)
 
-    def _become(self, wanted: int) -> None:
-        while len(self._pods) < wanted:
+    def _scale_to(self, desired: int) -> None:
+        while len(self._pods) < desired:
             self._pods.append(Pod(self._config, self._topic))
-        while len(self._pods) > wanted:
+        while len(self._pods) > desired:
             self._pods.pop().leave()
 
     def end(self) -> None:
@@ -103,7 +103,7 @@ class Deployment:
 
 
 class Load:
-    """Produces so many records a second, evenly over the partitions."""
+    """Produces `rate` records a second, evenly over the partitions."""
 
     def __init__(self, config: dict[str, object], topic: str) -> None:
         self.rate = 0.0
@@ -128,14 +128,14 @@ class Load:
 
 
 @asynccontextmanager
-async def stage(
+async def environment(
     fleet: Fleet, unique: Callable[[str], str]
 ) -> AsyncIterator[tuple[Load, Deployment, Running]]:
-    """Everything up: topic, load, one pod, scaler with its samples topic, and the follower."""
+    """Topic, load, one pod, the scaler with its samples topic, and the Deployment that follows it."""
     topic, group = unique("orders"), unique("billing")
     async with Client(fleet.bootstrap, fleet.security()) as client:
-        all_done(await topics.create(client, [topics.NewTopic(topic, PARTITIONS, 1)]))
-        journal = TopicJournal(client, unique("lag"), history_seconds=600)
+        results_or_raise(await topics.create(client, [topics.NewTopic(topic, PARTITIONS, 1)]))
+        journal = SamplesTopic(client, unique("lag"), history_seconds=600)
         await journal.prepare()
         load = Load(fleet.client_config(), topic)
         config = fleet.client_config(
@@ -144,7 +144,7 @@ async def stage(
         )  # fmt: skip
         deployment = await asyncio.to_thread(Deployment, config, topic)
         about = pb.ScaledObjectRef(
-            name="billing", namespace="shop", scalerMetadata={"group": group, "topic": topic, **WISHES}
+            name="billing", namespace="shop", scalerMetadata={"group": group, "topic": topic, **METADATA}
         )
         async with (
             served(
@@ -154,7 +154,7 @@ async def stage(
         ):
             tasks = [
                 asyncio.create_task(load.run()),
-                asyncio.create_task(deployment.follow(ExternalScalerStub(channel), about, up)),
+                asyncio.create_task(deployment.follow(stub_for(channel), about, up)),
             ]
             try:
                 yield load, deployment, up
@@ -166,22 +166,22 @@ async def stage(
 
 
 def lag(up: Running) -> int:
-    (watch,) = up.board.watches
+    (watch,) = up.verdicts.watches
     return watch.verdict.lag if watch.verdict else 0
 
 
-def judged(up: Running) -> bool:
-    return any(watch.verdict is not None and watch.verdict.states for watch in up.board.watches)
+def evaluated(up: Running) -> bool:
+    return any(watch.verdict is not None and watch.verdict.states for watch in up.verdicts.watches)
 
 
-async def test_a_burst_is_left_alone_overload_scales_once_and_recovery_once(
+async def test_a_burst_changes_nothing_overload_scales_up_once_and_recovery_down_once(
     fleet: Fleet, unique: Callable[[str], str]
 ) -> None:
-    async with stage(fleet, unique) as (load, deployment, up):
+    async with environment(fleet, unique) as (load, deployment, up):
         load.rate = 30.0
-        await until(lambda: judged(up), "a first verdict", seconds=40)
-        (watch,) = up.board.watches
-        await until(lambda: watch.window.rows and watch.memory.asked == 1, "one replica")
+        await until(lambda: evaluated(up), "a first verdict", seconds=40)
+        (watch,) = up.verdicts.watches
+        await until(lambda: watch.window.rows and watch.memory.requested == 1, "one replica")
 
         load.send(600)
         await until(lambda: lag(up) > 200, "the burst to be seen")

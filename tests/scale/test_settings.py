@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_shortest_settings_are_one_cluster() -> None:
+def test_the_minimal_settings_are_one_cluster() -> None:
     settings = settings_from("clusters: {default: {bootstrap: 'kafka:9092'}}")
 
     assert settings.clusters["default"].interval == 10.0
@@ -37,7 +37,7 @@ metrics: 127.0.0.1:9090
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "no YAML"),
         ("[]", "expected a mapping"),
@@ -56,8 +56,8 @@ metrics: 127.0.0.1:9090
         ("{clusters: {a: {bootstrap: 'k:1'}}, colour: red}", "an unknown key"),
     ],
 )
-def test_bad_settings_are_refused_by_name(text: str, said: str) -> None:
+def test_invalid_settings_are_refused_by_name(text: str, message: str) -> None:
     with pytest.raises(ScalerSettingsInvalid) as caught:
         settings_from(text)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""The sampler's process: what happens when it dies, hangs, or cannot begin; and that nothing stays."""
+"""The sampler process: when it dies, hangs or cannot start, and that it never outlives the service."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from penstock.kafka import commits, topics
+from penstock.kafka.admin import group_offsets, topics
+from penstock.kafka.admin.group_offsets import CommittedOffset
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
-from penstock.kafka.commits import Committed
-from penstock.kafka.outcomes import all_done
-from penstock.kafka.partitions import TopicPartition
 from penstock.kafka.security import Mechanism
-from penstock.model.errors.scale import SamplerDown, SamplerGone
-from penstock.scale import supervisor
-from penstock.scale.board import Board
-from penstock.scale.link import Kind, next_frame
+from penstock.model.backoff import Backoff
+from penstock.model.errors.scale import SamplerExited, SamplerUnavailable
+from penstock.scale.decision.values import VerdictSummary
 from penstock.scale.metrics import CallMetrics
-from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from penstock.scale.sampling import Teller
+from penstock.scale.sampler import supervisor
+from penstock.scale.sampler.channel import Kind, read_frame
+from penstock.scale.sampler.process import VerdictSender
+from penstock.scale.sampler.supervisor import SamplerProcess
 from penstock.scale.server import SERVICE, serving
 from penstock.scale.settings import ClusterSettings, ScalerSettings
-from penstock.scale.supervisor import SamplerProcess
-from penstock.scale.values import Standing
-from penstock.scale.watches import Watches
-from tests.ground.heard import topics_heard
-from tests.scale.pretend import reference, until, value_when
+from penstock.scale.verdict_cache import VerdictCache
+from penstock.scale.watched_groups import WatchedGroups
+from tests.harness.propagation import wait_for_topics
+from tests.scale.fakes import reference, stub_for, until, value_when
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from penstock.scale.server import Running
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 NOWHERE = ScalerSettings({"default": ClusterSettings("127.0.0.1:1")}, "127.0.0.1:0", metrics="127.0.0.1:0")
-GONE = "the sampler's process is gone: it ended with status -9"
+GONE = "the sampler process is gone: it ended with status -9"
 
 
 def pid_of(up: Running) -> int:
@@ -53,70 +53,72 @@ def pid_of(up: Running) -> int:
 
 async def health(up: Running, service: str) -> int:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{up.port}") as channel:
-        asked = health_pb2.HealthCheckRequest(service=service)
-        return int((await health_pb2_grpc.HealthStub(channel).Check(asked)).status)
+        request = health_pb2.HealthCheckRequest(service=service)
+        return int((await health_pb2_grpc.HealthStub(channel).Check(request)).status)
 
 
-async def page_of(up: Running) -> str:
+async def metrics_of(up: Running) -> str:
     def read() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{up.metrics_port}/metrics") as answer:
-            return str(answer.read().decode())
+        with urllib.request.urlopen(f"http://127.0.0.1:{up.metrics_port}/metrics") as response:
+            return str(response.read().decode())
 
     return await asyncio.to_thread(read)
 
 
-def board_at(now: list[float]) -> Board:
-    return Board(
-        frozenset({"default"}), Watches({"default": 10.0}), CallMetrics(),
-        wish=lambda watch: None, clock=lambda: now[0],
+def cache_at(now: list[float]) -> VerdictCache:
+    return VerdictCache(
+        frozenset({"default"}), WatchedGroups({"default": 10.0}), CallMetrics(),
+        on_watch=lambda watch: None, clock=lambda: now[0],
     )  # fmt: skip
 
 
-def test_without_a_sampler_the_last_verdict_counts_three_and_a_half_intervals_and_then_is_refused() -> None:
+def test_without_a_sampler_the_last_verdict_is_valid_for_three_and_a_half_intervals() -> None:
     now = [1000.0]
-    board = board_at(now)
-    watch = board.admit("shop/billing", {"group": "billing"})
-    watch.told(Standing(1000.0, 3, 3.0, True, None, "Stable"))
-    board.down = GONE
+    verdicts = cache_at(now)
+    watch = verdicts.admit("shop/billing", {"group": "billing"})
+    watch.apply_summary(VerdictSummary(1000.0, 3, 3.0, True, None, "Stable"))
+    verdicts.sampler_down = GONE
 
     now[0] = 1035.0
-    assert board.answer(watch).replicas == 3
+    assert verdicts.current_verdict(watch).replicas == 3
     now[0] = 1036.0
-    with pytest.raises(SamplerDown, match=r"no sample of group `billing` for 36 s: the sampler's process is"):
-        board.answer(watch)
+    with pytest.raises(
+        SamplerUnavailable, match=r"no sample of group `billing` for 36 s: the sampler process is"
+    ):
+        verdicts.current_verdict(watch)
 
 
-def test_without_a_sampler_a_watch_that_was_never_sampled_is_refused_at_once() -> None:
-    board = board_at([1000.0])
-    watch = board.admit("shop/billing", {"group": "billing"})
-    board.down = GONE
+def test_without_a_sampler_a_watch_without_samples_is_refused_at_once() -> None:
+    verdicts = cache_at([1000.0])
+    watch = verdicts.admit("shop/billing", {"group": "billing"})
+    verdicts.sampler_down = GONE
 
-    with pytest.raises(SamplerDown, match="no sample of group `billing` yet"):
-        board.answer(watch)
+    with pytest.raises(SamplerUnavailable, match="no sample of group `billing` yet"):
+        verdicts.current_verdict(watch)
 
 
-async def test_a_sampler_that_is_killed_is_seen_at_once_and_started_again(
+async def test_a_killed_sampler_is_noticed_at_once_and_restarted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "PAUSE_SECONDS", 3.0)  # time to look while there is none
+    monkeypatch.setattr(supervisor, "RESTART", Backoff(3.0))  # time to check while there is none
     async with serving(NOWHERE) as up:
         first = pid_of(up)
-        fine = await health(up, SERVICE)
+        healthy = await health(up, SERVICE)
         os.kill(first, signal.SIGKILL)
-        await until(lambda: up.board.down, "its death")
-        down, poor, alive = up.board.down, await health(up, SERVICE), await health(up, "")
-        dead = await page_of(up)
-        await until(lambda: up.board.down is None, "another life")
-        again, better = pid_of(up), await health(up, SERVICE)
-        page = await page_of(up)
+        await until(lambda: up.verdicts.sampler_down, "its death")
+        down, unhealthy, alive = up.verdicts.sampler_down, await health(up, SERVICE), await health(up, "")
+        metrics_while_down = await metrics_of(up)
+        await until(lambda: up.verdicts.sampler_down is None, "a restart")
+        again, recovered = pid_of(up), await health(up, SERVICE)
+        metrics = await metrics_of(up)
 
     serving_, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-    assert (fine, poor, alive, better) == (serving_, not_serving, serving_, serving_)
+    assert (healthy, unhealthy, alive, recovered) == (serving_, not_serving, serving_, serving_)
     assert (down, again != first) == (GONE, True)
-    assert "penstock_scale_sampler_up 0.0" in dead
-    assert "penstock_scale_sampler_up 1.0" in page
-    assert "penstock_scale_sampler_ends_total 1.0" in page
-    assert "penstock_scale_watches 0.0" in page  # told by the sampler
+    assert "penstock_scale_sampler_up 0.0" in metrics_while_down
+    assert "penstock_scale_sampler_up 1.0" in metrics
+    assert "penstock_scale_sampler_exits_total 1.0" in metrics
+    assert "penstock_scale_watches 0.0" in metrics  # from the sampler
 
 
 async def test_the_sampler_ends_with_the_service() -> None:
@@ -126,58 +128,62 @@ async def test_the_sampler_ends_with_the_service() -> None:
     assert not process.is_running()
 
 
-async def test_a_sampler_that_ends_before_it_begins_is_an_error_that_says_so() -> None:
-    async def shown(up: bool) -> None:
+async def test_a_sampler_that_exits_before_it_starts_is_an_error() -> None:
+    async def set_health(up: bool) -> None:
         raise AssertionError("it is up")
 
-    broken: ScalerSettings = None  # type: ignore[assignment]  # what a bug would do
-    with pytest.raises(SamplerGone, match="it ended with status 1"):
-        async with SamplerProcess(broken, instance="one").supervised(board_at([0.0]), shown):
+    broken: ScalerSettings = None  # type: ignore[assignment]  # simulates a bug
+    with pytest.raises(SamplerExited, match="it ended with status 1"):
+        async with SamplerProcess(broken, instance="one").supervised(cache_at([0.0]), set_health):
             raise AssertionError("it runs")
 
 
-async def test_a_bug_in_what_keeps_the_sampler_ends_the_service_and_is_raised() -> None:
-    async def shown(up: bool) -> None:
+async def test_a_bug_in_the_supervision_ends_the_service_and_is_raised() -> None:
+    async def set_health(up: bool) -> None:
         if not up:
             raise RuntimeError("a bug")
 
     sampler = SamplerProcess(NOWHERE, instance="one")
 
     async def serve() -> None:
-        async with sampler.supervised(board_at([0.0]), shown):
+        async with sampler.supervised(cache_at([0.0]), set_health):
             psutil.Process(sampler.pid).kill()
-            await asyncio.Event().wait()  # as a service waits, until it is told to end
+            await asyncio.Event().wait()  # as a service waits until it is stopped
 
     with pytest.raises(RuntimeError, match="a bug"):
         await asyncio.wait_for(serve(), timeout=60)
 
 
-async def test_what_cannot_be_seen_is_told_with_the_next_beat() -> None:
-    ours, theirs = socket.socketpair()
-    reader, here = await asyncio.open_connection(sock=ours)
-    _, there = await asyncio.open_connection(sock=theirs)
-    beating = asyncio.create_task(Teller(there).beat({"default": "no route to host"}))
+async def test_unreachable_clusters_are_sent_with_the_next_heartbeat() -> None:
+    parent, child = socket.socketpair()
+    reader, parent_writer = await asyncio.open_connection(sock=parent)
+    _, child_writer = await asyncio.open_connection(sock=child)
+    heartbeats = asyncio.create_task(
+        VerdictSender(child_writer).send_heartbeats({"default": "no route to host"})
+    )
     async with asyncio.timeout(60):
-        first, second = await next_frame(reader), await next_frame(reader)
-    beating.cancel()
-    await asyncio.gather(beating, return_exceptions=True)
-    for writer in (here, there):
+        first, second = await read_frame(reader), await read_frame(reader)
+    heartbeats.cancel()
+    await asyncio.gather(heartbeats, return_exceptions=True)
+    for writer in (parent_writer, child_writer):
         writer.close()
         await writer.wait_closed()
 
-    assert first == (Kind.UNSEEN, b'{"default": "no route to host"}')
-    assert second == (Kind.BEAT, b"")
+    assert first == (Kind.UNREACHABLE, b'{"default": "no route to host"}')
+    assert second == (Kind.HEARTBEAT, b"")
 
 
 @pytest.mark.kafka
-async def test_a_sampler_that_dies_comes_back_with_its_watches_and_their_history(
+async def test_a_restarted_sampler_has_its_watches_and_their_history(
     fleet: Fleet, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     topic, group, config = unique("orders"), unique("billing"), fleet.client_config()
     async with Client(fleet.bootstrap, fleet.security()) as client:
-        all_done(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
-        await topics_heard(fleet, topic)
-        all_done(await commits.commit(client, group, {TopicPartition(topic, 0): Committed(0)}))
+        results_or_raise(await topics.create(client, [topics.NewTopic(topic, 2, 1)]))
+        await wait_for_topics(fleet, topic)
+        results_or_raise(
+            await group_offsets.commit(client, group, {TopicPartition(topic, 0): CommittedOffset(0)})
+        )
     (tmp_path / "password").write_text(config["sasl.password"])
     cluster = ClusterSettings(
         config["bootstrap.servers"], 1.0, config["sasl.username"], tmp_path / "password",
@@ -191,13 +197,13 @@ async def test_a_sampler_that_dies_comes_back_with_its_watches_and_their_history
         serving(settings) as up,
         grpc.aio.insecure_channel(f"127.0.0.1:{up.port}") as channel,
     ):
-        stub = ExternalScalerStub(channel)
+        stub = stub_for(channel)
         before = await value_when(stub, about, lambda value: value > 0)
-        (watch,) = up.board.watches
+        (watch,) = up.verdicts.watches
         os.kill(pid_of(up), signal.SIGKILL)
-        await until(lambda: up.board.down, "its death")
-        died_at = watch.sampled_at or 0.0
-        await until(lambda: (watch.sampled_at or 0.0) > died_at, "a sample of its next life", seconds=60)
+        await until(lambda: up.verdicts.sampler_down, "its death")
+        died_at = watch.received_at or 0.0
+        await until(lambda: (watch.received_at or 0.0) > died_at, "a sample after the restart", seconds=60)
         after = await value_when(stub, about, lambda value: value > 0)
 
     assert (before, after) == (1.0, 1.0)

@@ -1,4 +1,4 @@
-"""What the window makes of samples: lag, age, and where a partition's story restarts."""
+"""The window: lag, age, and where a partition's history restarts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.scale.values import NO_COMMIT, GroupState, Log, Progress, Sample, offsets
-from tests.scale.stories import INTERVAL, T0, TOPIC, window_of
+from penstock.scale.decision.partition_facts import facts_of
+from penstock.scale.decision.values import NO_COMMIT, GroupState, Log, Progress, Sample, offsets
+from tests.scale.scenarios import INTERVAL, T0, TOPIC, window_of
 
 if TYPE_CHECKING:
-    from penstock.scale.window import Window
+    from penstock.scale.decision.window import Window
 
 
 def sample(
@@ -21,12 +22,14 @@ def sample(
     *,
     start: list[int] | None = None,
     topic_id: str = "first",
-    beyond: list[int] | None = None,
+    completed_beyond: list[int] | None = None,
     markers: list[int] | None = None,
 ) -> Sample:
     log = Log(topic_id, offsets(start or [0] * len(end)), offsets(end))
     progress = Progress(
-        offsets(committed), offsets(beyond) if beyond else None, offsets(markers) if markers else None
+        offsets(committed),
+        offsets(completed_beyond) if completed_beyond else None,
+        offsets(markers) if markers else None,
     )
     return Sample(T0 + at, GroupState.STABLE, 1, {TOPIC: log}, {TOPIC: progress})
 
@@ -39,7 +42,7 @@ def test_lag_is_what_lies_between_commit_and_end() -> None:
     assert lags(window_of([sample(0, [100, 50], [90, 50])])) == [10, 0]
 
 
-def test_records_that_retention_deleted_are_not_owed() -> None:
+def test_records_deleted_by_retention_do_not_count() -> None:
     assert lags(window_of([sample(0, [100], [10], start=[70])])) == [30]
 
 
@@ -47,16 +50,16 @@ def test_lag_is_never_negative_when_the_commit_is_read_after_the_end() -> None:
     assert lags(window_of([sample(0, [100], [105])])) == [0]
 
 
-def test_what_the_parallel_consumer_completed_beyond_its_commit_is_done() -> None:
-    assert lags(window_of([sample(0, [100], [10], beyond=[60])])) == [30]
+def test_records_completed_beyond_the_commit_do_not_count() -> None:
+    assert lags(window_of([sample(0, [100], [10], completed_beyond=[60])])) == [30]
 
 
-def test_transaction_markers_are_no_records() -> None:
-    """KEDA issue 5675: one marker at the end is a lag of one for ever."""
+def test_transaction_markers_do_not_count() -> None:
+    """KEDA issue 5675: with KEDA, a marker at the end is a lag of one that never goes away."""
     assert lags(window_of([sample(0, [100], [99], markers=[1])])) == [0]
 
 
-def test_a_group_without_a_commit_owes_nothing_or_all_that_is_retained() -> None:
+def test_lag_without_a_commit_depends_on_the_reset_policy() -> None:
     given = sample(0, [100], [NO_COMMIT], start=[40])
 
     assert math.isnan(lags(window_of([given]))[0])
@@ -65,33 +68,33 @@ def test_a_group_without_a_commit_owes_nothing_or_all_that_is_retained() -> None
 
 def test_age_is_read_from_the_history_of_end_offsets() -> None:
     window = window_of([sample(10 * n, [100 * n], [350]) for n in range(4, 7)])
-    assert window.rows[-1].age[0] == pytest.approx(25.0)  # older than the window: carried on
+    assert window.rows[-1].age[0] == pytest.approx(25.0)  # older than the window: extrapolated
 
     window = window_of([sample(10 * n, [100 * n], [min(100 * n, 350)]) for n in range(7)])
 
     assert window.rows[-1].age[0] == pytest.approx(25.0)
 
 
-def test_age_of_what_is_older_than_the_window_goes_on_at_its_mean_rate() -> None:
+def test_age_beyond_the_window_is_extrapolated_at_its_mean_rate() -> None:
     window = window_of([sample(10 * n, [1000 + 100 * n], [500]) for n in range(4)])
 
     assert window.rows[-1].age[0] == pytest.approx(30 + 50)
 
 
-def test_age_does_not_grow_young_while_nothing_arrives() -> None:
+def test_age_grows_while_nothing_arrives() -> None:
     window = window_of([sample(0, [100], [100]), sample(10, [200], [150]), sample(20, [200], [150])])
 
     assert window.rows[-1].age[0] == pytest.approx(15.0)  # offset 150 was appended at 5 s
 
 
 def restarted(window: Window) -> list[bool]:
-    return [bool(begun == window.rows[-1].at) for begun in window.since.begun]
+    return [bool(started == window.rows[-1].at) for started in window.since.started]
 
 
 @pytest.mark.parametrize(
     ("what", "second", "restarts"),
     [
-        ("goes on", sample(10, [110, 110], [100, 100]), [False, False]),
+        ("nothing changed", sample(10, [110, 110], [100, 100]), [False, False]),
         (
             "topic deleted and created again",
             sample(10, [110, 110], [100, 100], topic_id="second"),
@@ -99,10 +102,10 @@ def restarted(window: Window) -> list[bool]:
         ),
         ("created again and shorter", sample(10, [5, 110], [100, 100]), [True, False]),
         ("offsets reset to an earlier point", sample(10, [110, 110], [20, 100]), [True, False]),
-        ("retention overtook the group", sample(10, [110, 110], [90, 100], start=[105, 0]), [True, False]),
+        ("retention overtook the group", sample(10, [110, 110], [90, 100], start=[105, 0]), [False, False]),
     ],
 )
-def test_a_partitions_story_restarts_where_numbers_stop_being_comparable(
+def test_a_partitions_history_restarts_where_numbers_stop_being_comparable(
     what: str, second: Sample, restarts: list[bool]
 ) -> None:
     window = window_of([sample(0, [100, 100], [90, 95]), second])
@@ -110,7 +113,20 @@ def test_a_partitions_story_restarts_where_numbers_stop_being_comparable(
     assert restarted(window) == restarts, what
 
 
-def test_added_partitions_begin_their_own_story_and_leave_the_others_alone() -> None:
+def test_records_deleted_unread_are_lost_not_consumed() -> None:
+    window = window_of(
+        [
+            sample(0, [100, 100], [90, 90]),
+            sample(10, [110, 110], [90, 100], start=[105, 0]),
+            sample(20, [120, 120], [110, 110], start=[108, 0]),
+        ]
+    )
+
+    assert window.rows[-1].lost.tolist() == [15 + 3, 0]
+    assert [each.consumed for each in facts_of(window).partitions] == [2 / 20, 20 / 20]
+
+
+def test_added_partitions_start_their_own_history() -> None:
     window = window_of([sample(0, [100], [90]), sample(10, [110, 7], [95, 7])])
 
     assert restarted(window) == [False, True]
@@ -118,7 +134,7 @@ def test_added_partitions_begin_their_own_story_and_leave_the_others_alone() -> 
     assert [str(key) for key in window.partitions()] == [f"{TOPIC}/0", f"{TOPIC}/1"]
 
 
-def test_a_commit_list_shorter_than_the_topic_is_filled_up() -> None:
+def test_commits_for_fewer_partitions_than_the_topic_has_are_padded() -> None:
     given = sample(0, [100, 100], [90])
 
     assert lags(window_of([given]))[0] == 10
@@ -132,17 +148,17 @@ def test_a_clock_jump_or_a_gap_restarts_the_window(at: float) -> None:
     assert len(window.rows) == 1
 
 
-def test_rows_older_than_the_window_go() -> None:
+def test_rows_older_than_the_window_are_dropped() -> None:
     short = {"sustain": 20, "low_seconds": 20, "idle": 20, "warm_up": 20, "objective": 20, "settle": 20}
     window = window_of([sample(10 * n, [n], [n]) for n in range(20)], **short)
 
     assert len(window.history) == 7
     assert len(window.rows) == 3
     assert restarted(window) == [False]
-    assert window.since.begun.tolist() == [T0]
+    assert window.since.started.tolist() == [T0]
 
 
-def test_only_the_topics_asked_for_count() -> None:
+def test_only_the_topics_of_the_policy_count() -> None:
     other = Log("x", offsets([0]), offsets([9]))
     given = sample(0, [100], [90])
     both = Sample(

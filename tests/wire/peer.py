@@ -1,4 +1,4 @@
-"""kio as an independent judge: its classes, and our dicts as their instances."""
+"""kio as an independent implementation: its classes, and our values as their instances."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from penstock.wire.decoding import present
+from penstock.wire.codegen.decoder import present
 from penstock.wire.definitions import STRUCT, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from dataclasses import Field as DataclassField
 
     from penstock.wire.definitions import Field
 
@@ -38,7 +39,7 @@ NO_TIME = -1
 
 
 def messages() -> dict[str, list[int]]:
-    """Names of the messages that kio has too, with the versions both know."""
+    """Names of the messages that kio has too, with the versions that both have."""
     known: dict[str, list[int]] = {}
     for kio_name, versions in schema_name_map.items():
         camel = "".join(part.capitalize() for part in kio_name.split("_"))
@@ -99,21 +100,21 @@ def struct_class(annotation: Any) -> type:
 
 
 def as_entity(fields: tuple[Field, ...], cls: type, version: int, values: Mapping[str, Any]) -> Any:
-    made = {}
+    members: dict[str, Any] = {}
     for ours, theirs in zip(present(fields, version), fields_of(cls), strict=True):
         value = values[ours.name]
-        if ours.kind == STRUCT:
-            inner = struct_class(theirs.type)
-            one = lambda v, f=ours, c=inner: as_entity(f.fields, c, version, v)  # noqa: E731
-        else:
-            one = lambda v, kind=theirs.metadata["kafka_type"]: _scalar(kind, v)  # noqa: E731
-        if value is None:
-            made[theirs.name] = None
-        elif ours.array:
-            made[theirs.name] = tuple(one(v) for v in value)
-        else:
-            made[theirs.name] = one(value)
-    return cls(**made)
+        if value is not None and ours.array:
+            value = tuple(_element(ours, theirs, version, element) for element in value)
+        elif value is not None:
+            value = _element(ours, theirs, version, value)
+        members[theirs.name] = value
+    return cls(**members)
+
+
+def _element(ours: Field, theirs: DataclassField[Any], version: int, value: Any) -> Any:
+    if ours.kind == STRUCT:
+        return as_entity(ours.fields, struct_class(theirs.type), version, value)
+    return _scalar(theirs.metadata["kafka_type"], value)
 
 
 def _scalar(kind: str, value: Any) -> Any:
@@ -135,5 +136,5 @@ def kio_encode(entity: Any) -> bytes:
 
 
 def kio_decode(cls: type, data: bytes) -> tuple[Any, int]:
-    entity, size = entity_reader(cls)(data, 0)
-    return entity, size
+    decoded: tuple[Any, int] = entity_reader(cls)(data, 0)
+    return decoded

@@ -1,4 +1,4 @@
-"""The codec: defaults, refusals, tags, and what a broken message says."""
+"""The codec: defaults, refusals, tags, and malformed messages."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from penstock.wire.definitions import load
 from tests.wire.peer import messages
 from tests.wire.values import message_values
 
-ONLY_OURS = sorted(set(load().names()) - set(messages()))
+MISSING_IN_KIO = sorted(set(load().names()) - set(messages()))
 TOPIC = {"Name": "orders", "NumPartitions": 3, "ReplicationFactor": 2, "Assignments": [], "Configs": []}
 
 
-@pytest.mark.parametrize("name", [name for name in ONLY_OURS if load().message(name).valid_versions])
-def test_messages_that_the_oracle_lacks_survive_both_ways(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in MISSING_IN_KIO if load().message(name).valid_versions])
+def test_messages_that_kio_lacks_round_trip(name: str) -> None:
     versions = load().message(name).valid_versions
 
     @settings(max_examples=3, database=None, phases=[Phase.generate, Phase.shrink])
     @given(st.fixed_dictionaries({version: message_values(name, version) for version in versions}))
-    def survive(values_by_version: dict[int, dict[str, Any]]) -> None:
+    def round_trip(values_by_version: dict[int, dict[str, Any]]) -> None:
         for version, values in values_by_version.items():
             assert decode(name, version, encode(name, version, values)) == values
 
-    survive()
+    round_trip()
 
 
-def test_what_is_left_out_takes_kafkas_default() -> None:
+def test_an_omitted_field_takes_kafkas_default() -> None:
     data = encode("FetchRequest", 17, {"Topics": [{"Partitions": [{"Partition": 4}]}]})
 
     values = decode("FetchRequest", 17, data)
@@ -45,7 +45,7 @@ def test_what_is_left_out_takes_kafkas_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "values", "said"),
+    ("name", "version", "values", "reason"),
     [
         ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "Nme": 1}]}, "Topics[0].Nme is not a field here"),
         ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "Name": None}]}, "Topics[0].Name is null"),
@@ -60,7 +60,7 @@ def test_what_is_left_out_takes_kafkas_default() -> None:
             "DescribeClusterRequest",
             0,
             {"EndpointType": 2},
-            "EndpointType is 2, which version 0 has no place for",
+            "EndpointType is 2, which version 0 cannot carry",
         ),
         ("CreateTopicsRequest", 4, {"_tags": {9: b""}}, "_tags has tags, which version 4"),
         ("CreateTopicsRequest", 7, {"Topics": [{**TOPIC, "Name": "\ud800"}]}, "cannot be encoded"),
@@ -68,12 +68,12 @@ def test_what_is_left_out_takes_kafkas_default() -> None:
     ],
 )
 def test_a_value_that_does_not_fit_is_named(
-    name: str, version: int, values: dict[str, Any], said: str
+    name: str, version: int, values: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ValueUnfit) as unfit:
         encode(name, version, values)
 
-    assert said in unfit.value.message
+    assert reason in unfit.value.message
 
 
 def test_a_field_the_version_lacks_is_dropped_if_that_is_harmless() -> None:
@@ -84,7 +84,7 @@ def test_a_field_the_version_lacks_is_dropped_if_that_is_harmless() -> None:
     assert decode("DescribeClusterRequest", 0, default) == {"IncludeClusterAuthorizedOperations": False}
 
 
-def test_tags_that_nobody_knows_are_kept_in_order_beside_known_ones() -> None:
+def test_unknown_tags_are_kept_in_order_beside_known_ones() -> None:
     partition = {"Partition": 1, "HighWatermark": 7, "_tags": {200: b"later", 9: b""}}
     values = {
         "ClusterId": "c",
@@ -116,7 +116,7 @@ def test_a_version_kafka_does_not_define_is_refused(version: int) -> None:
         ("TopicRecord", ResponseMalformed, Fault.UPSTREAM),
     ],
 )
-def test_the_fault_lies_with_whoever_sent_the_bytes(
+def test_the_sender_of_malformed_bytes_is_at_fault(
     name: str, error: type[PenstockError], fault: Fault
 ) -> None:
     with pytest.raises(error) as malformed:
@@ -126,43 +126,45 @@ def test_the_fault_lies_with_whoever_sent_the_bytes(
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "data", "said"),
+    ("name", "version", "data", "reason"),
     [
-        ("MetadataRequest", 12, b"", "ends before"),
+        ("MetadataRequest", 12, b"", "truncated"),
         ("MetadataRequest", 12, b"\x00\x01\x00\x00\x00", "1 bytes follow"),
-        ("MetadataRequest", 0, b"\x7f\xff\xff\xff\x00\x00", "claims 2147483647 elements, 2 bytes are left"),
+        ("MetadataRequest", 0, b"\x7f\xff\xff\xff\x00\x00", "claims 2147483647 elements in 2 bytes"),
         ("MetadataRequest", 12, b"\xff\xff\xff\xff\x07\x01", "claims 2147483646 elements"),
-        ("MetadataRequest", 12, b"\xff\xff\xff\xff\xff\x01", "a varint runs beyond 5 bytes"),
-        ("MetadataRequest", 12, b"\xff\xff\xff\xff\x7f\x01", "beyond 31 bits"),
+        ("MetadataRequest", 12, b"\xff\xff\xff\xff\xff\x01", "a varint is longer than 5 bytes"),
+        ("MetadataRequest", 12, b"\xff\xff\xff\xff\x7f\x01", "does not fit 31 bits"),
         ("MetadataRequest", 1, b"\xff\xff\xff\xfe", "length -2"),
         ("MetadataRequest", 0, b"\xff\xff\xff\xff", "Topics is null, which this version does not allow"),
-        ("MetadataRequest", 0, b"\x00\x00\x00\x01\x00\x05abc", "ends before"),
+        ("MetadataRequest", 0, b"\x00\x00\x00\x01\x00\x05abc", "truncated"),
         ("MetadataRequest", 0, b"\x00\x00\x00\x01\x00\x01\xff", "not UTF-8"),
         ("MetadataRequest", 12, b"\x01\x01\x00\x02\x05\x01x\x05\x01y", "tag 5 follows tag 5"),
-        ("MetadataRequest", 12, b"\x01\x01\x00\x01\x05\x09x", "ends before"),
+        ("MetadataRequest", 12, b"\x01\x01\x00\x01\x05\x09x", "truncated"),
         (
             "FetchRequest",
             12,
             bytes(25) + b"\x01\x01\x01\x01\x00\x03\x02ab",
-            "ClusterId is not of the 3 bytes",
+            "ClusterId does not have the 3 bytes",
         ),
     ],
 )
-def test_a_broken_message_says_what_is_wrong(name: str, version: int, data: bytes, said: str) -> None:
+def test_a_malformed_message_is_refused_with_the_reason(
+    name: str, version: int, data: bytes, reason: str
+) -> None:
     with pytest.raises(RequestMalformed) as malformed:
         decode(name, version, data)
 
-    assert said in malformed.value.message
+    assert reason in malformed.value.message
 
 
-def test_over_long_varints_are_read_as_kafka_reads_them() -> None:
-    """Gateways pad lengths that they must write before they know what follows."""
+def test_varints_longer_than_necessary_are_read_as_by_kafka() -> None:
+    """Frames that the gateway streams contain such lengths (see `codegen.stream`)."""
     padded = b"\x82\x80\x00" + bytes(16) + b"\x87\x80\x00orders\x00" + b"\x00\x00\x80\x00"
 
     assert decode("MetadataRequest", 12, padded)["Topics"][0]["Name"] == "orders"
 
 
-def test_a_message_in_the_middle_of_bytes_is_read_to_its_end() -> None:
+def test_a_message_is_decoded_from_the_middle_of_a_buffer() -> None:
     data = encode("TopicRecord", 0, {"Name": "orders", "TopicId": UUID(int=7)})
 
     values, end = decode_at("TopicRecord", 0, b"##" + data + b"##", 2)

@@ -1,4 +1,4 @@
-"""Definitions: read from jars, packed, loaded; and what a missing or broken file says."""
+"""Definitions: read from jars, packed, loaded; and missing or corrupt files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ FETCH: dict[str, Any] = {
     "name": "FetchRequest",
     "validVersions": "4-7",
     "flexibleVersions": "6+",
-    "latestVersionUnstable": True,
     "fields": [
         {"name": "MaxBytes", "type": "int32", "versions": "3+", "default": "0x7f", "ignorable": True},
         {"name": "Rack", "type": "string", "versions": "5+", "nullableVersions": "6+", "default": "null"},
@@ -40,7 +39,6 @@ FETCH: dict[str, Any] = {
                     "type": "string",
                     "versions": "0+",
                     "entityType": "topicName",
-                    "mapKey": True,
                 }
             ],
         }
@@ -60,7 +58,7 @@ def jars(folder: Path, message: dict[str, Any] = FETCH) -> Path:
     return folder
 
 
-def test_jars_become_values(tmp_path: Path) -> None:
+def test_definitions_are_compiled_from_jars(tmp_path: Path) -> None:
     packed = definitions.compile_jars(jars(tmp_path))
 
     loaded = unpack(packed)
@@ -69,13 +67,12 @@ def test_jars_become_values(tmp_path: Path) -> None:
     assert loaded.kafka_version == "9.9.0"
     assert (fetch.api_key, fetch.artifact, fetch.listeners) == (1, "kafka-clients", ("broker",))
     assert (fetch.valid_versions, fetch.flexible_versions) == (Versions(4, 7), Versions(6, VERSION_MAX))
-    assert fetch.latest_stable == 6
     assert (fetch.is_flexible(5), fetch.is_flexible(6)) == (False, True)
     most, rack, first, tagged = fetch.fields
     assert (most.default, most.ignorable, most.kind) == (127, True, "int32")
     assert (rack.default, rack.default_null, rack.nullable) == (None, True, Versions(6, VERSION_MAX))
     assert (first.kind, first.array, first.struct) == (STRUCT, True, "Place")
-    assert [(f.name, f.entity_type, f.map_key) for f in first.fields] == [("Topic", "topicName", True)]
+    assert [(f.name, f.entity_type) for f in first.fields] == [("Topic", "topicName")]
     assert (tagged.name, tagged.tag, tagged.versions) == ("Tagged", 0, Versions(6, VERSION_MAX))
     assert tagged.fields == first.fields
 
@@ -92,7 +89,7 @@ def test_two_versions_in_one_folder_are_refused(tmp_path: Path) -> None:
         definitions.compile_jars(tmp_path)
 
 
-def test_the_data_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_the_data_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "definitions.bin"
     path.write_bytes(b"an older one")
 
@@ -122,7 +119,7 @@ def test_a_missing_data_file_names_the_way_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", definitions.MAGIC + b"garbage"])
-def test_a_broken_data_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_corrupt_data_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "definitions.bin"
     path.write_bytes(content)
 
@@ -130,7 +127,7 @@ def test_a_broken_data_file_is_refused(tmp_path: Path, content: bytes) -> None:
         definitions.read(path)
 
 
-def test_the_command_asks_for_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     status = definitions.main([])
 
     assert status == 2

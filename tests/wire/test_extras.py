@@ -1,4 +1,4 @@
-"""Without the packages of the `platform` extra, reading batches says what to install."""
+"""Without the packages of the `platform` extra, reading batches fails with what to install."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def assert_named(missing: ExtraMissing, package: str) -> None:
     assert "penstock[platform]" in missing.advice
 
 
-def test_the_package_of_checksums_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_checksum_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "penstock.wire.records"
     importlib.import_module(module)
     monkeypatch.setitem(sys.modules, "crc32c", None)
@@ -28,15 +28,15 @@ def test_the_package_of_checksums_is_named_with_its_extra(monkeypatch: pytest.Mo
     assert_named(missing.value, "crc32c")
 
 
-def test_the_package_of_compressions_is_named_with_its_extra_when_one_is_met(
+def test_a_missing_compression_package_is_named_with_its_extra_on_first_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cramjam", None)
-    found = importlib.util.find_spec("penstock.wire.compression")
-    assert found is not None
-    assert found.loader is not None
-    fresh = importlib.util.module_from_spec(found)  # one that nobody else has
-    found.loader.exec_module(fresh)
+    spec = importlib.util.find_spec("penstock.wire.compression")
+    assert spec is not None
+    assert spec.loader is not None
+    fresh = importlib.util.module_from_spec(spec)  # a copy that no other test uses
+    spec.loader.exec_module(fresh)
     assert fresh.decompress(b"plain", fresh.Compression.NONE, size_max=5) == b"plain"
 
     with pytest.raises(ExtraMissing) as missing:

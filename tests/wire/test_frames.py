@@ -1,4 +1,4 @@
-"""Frames: headers of the right version before every body."""
+"""Frames: every body gets a header of the right version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.wire.frames import (
 
 @pytest.mark.parametrize("version", [4, 11, 12, 18])
 @pytest.mark.parametrize("client_id", ["till", "", None])
-def test_a_request_survives_with_its_header(version: int, client_id: str | None) -> None:
+def test_a_request_round_trips_with_its_header(version: int, client_id: str | None) -> None:
     tags = {7: b"trace"} if version >= 12 else None
     request = Request("Fetch", version, 42, client_id, {"MaxWaitMs": 5}, tags)
 
@@ -34,7 +34,7 @@ def test_a_request_survives_with_its_header(version: int, client_id: str | None)
 
 
 @pytest.mark.parametrize("version", [4, 18])
-def test_a_response_survives_with_its_header(version: int) -> None:
+def test_a_response_round_trips_with_its_header(version: int) -> None:
     tags = {7: b"trace"} if version >= 12 else None
     frame = encode_response("Fetch", version, Response(42, {"ThrottleTimeMs": 5}, tags))
 
@@ -43,7 +43,7 @@ def test_a_response_survives_with_its_header(version: int) -> None:
     assert (read.correlation_id, read.body["ThrottleTimeMs"], read.header_tags) == (42, 5, tags)
 
 
-def test_only_the_answer_to_api_versions_keeps_the_old_header() -> None:
+def test_only_the_response_to_api_versions_keeps_the_old_header() -> None:
     flexible = {
         api: version
         for api in load().apis().values()

@@ -1,4 +1,4 @@
-"""Broken frames: no hang, no unbounded memory, and a typed error with the fault on the right side."""
+"""Malformed frames: no hang, no unbounded memory, and a typed error that blames the sender."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FRAMES_IN_SUITE = 12_000
 FRAMES_IN_SOAK = 1_000_000
 RESIDENT_GROWTH_MAX_KB = 300_000
-LIES = (
+FALSE_LENGTHS = (
     b"\xff\xff\xff\xff\x07",
     b"\x7f\xff\xff\xff",
     b"\x80\x00\x00\x00",
@@ -62,8 +62,8 @@ def mutated(frame: bytes, rng: Random) -> bytes:
         elif kind == 3:
             del out[at : at + rng.randrange(1, 6)]
         elif kind == 4:
-            lie = rng.choice(LIES)
-            out[at : at + len(lie)] = lie
+            length = rng.choice(FALSE_LENGTHS)
+            out[at : at + len(length)] = length
         elif out:
             out[at % len(out)] = rng.randrange(256)
     return bytes(out)
@@ -75,9 +75,9 @@ def corpus(rng: Random) -> Iterator[tuple[str, int, bytes, bytes]]:
         for api in load().apis().values():
             request, response = load().request(api), load().response(api)
             for version in request.valid_versions:
-                asked = Request(api, version, 7, "fuzz", random_values(request.fields, version, rng))
-                answer = Response(7, random_values(response.fields, version, rng))
-                yield api, version, encode_request(asked)[4:], encode_response(api, version, answer)[4:]
+                sent = Request(api, version, 7, "fuzz", random_values(request.fields, version, rng))
+                received = Response(7, random_values(response.fields, version, rng))
+                yield api, version, encode_request(sent)[4:], encode_response(api, version, received)[4:]
 
 
 def fuzz(frames: int, seed: int) -> dict[str, int]:
@@ -90,7 +90,7 @@ def fuzz(frames: int, seed: int) -> dict[str, int]:
                 decode_request(mutated(request, rng))
                 seen["read"] += 1
             except (RequestMalformed, DefinitionUnknown, VersionUnknown) as refused:
-                assert refused.fault is not Fault.UPSTREAM  # noqa: PT017  (the rest of the loop goes on)
+                assert refused.fault is not Fault.UPSTREAM  # noqa: PT017  (the loop continues)
                 seen["refused"] += 1
             try:
                 decode_response(api, version, mutated(response, rng))
@@ -112,7 +112,7 @@ def test_mutated_frames_are_read_or_refused_by_a_typed_error() -> None:
 
 
 @pytest.mark.soak
-def test_a_million_mutated_frames_leave_no_trace() -> None:
+def test_a_million_mutated_frames_leak_no_memory() -> None:
     fuzz(10_000, seed=1)  # every codec is compiled once
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -123,15 +123,17 @@ def test_a_million_mutated_frames_leave_no_trace() -> None:
     assert grown < RESIDENT_GROWTH_MAX_KB
 
 
-def test_lying_lengths_allocate_next_to_nothing() -> None:
-    lying = [bytes(28) + lie * 10 for lie in LIES] + [lie * 20 for lie in LIES]
+def test_false_lengths_allocate_next_to_nothing() -> None:
+    malformed = [bytes(28) + length * 10 for length in FALSE_LENGTHS] + [
+        length * 20 for length in FALSE_LENGTHS
+    ]
     names = [(api, load().response(api).valid_versions.last) for api in load().apis().values()]
     for api, version in names:  # compiled before measuring
         decode_response(api, version, encode_response(api, version, Response(1, {}))[4:])
     tracemalloc.start()
     try:
         for api, version in names:
-            for frame in lying:
+            for frame in malformed:
                 try:
                     decode_response(api, version, frame)
                 except ResponseMalformed:

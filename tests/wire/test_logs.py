@@ -41,24 +41,24 @@ from penstock.wire.logs import (
         ),
     ],
 )
-def test_framed_entries_survive(artifact: str, entry: Entry) -> None:
+def test_framed_entries_round_trip(artifact: str, entry: Entry) -> None:
     data = write_framed(entry)
 
     assert read_framed(artifact, data) == entry
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "reason"),
     [
-        (b"", "cut off"),
-        (b"\x01\x02", "cut off"),
+        (b"", "truncated"),
+        (b"\x01\x02", "truncated"),
         (b"\x07\x02\x00", "frame version 7"),
         (b"\x01\x7f\x00", "record type 127"),
-        (b"\x01\x02\x00\x05ab", "ends before"),
+        (b"\x01\x02\x00\x05ab", "truncated"),
     ],
 )
-def test_a_broken_framed_entry_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(ResponseMalformed, match=said):
+def test_a_malformed_framed_entry_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(ResponseMalformed, match=reason):
         read_framed(METADATA, data)
 
 
@@ -90,6 +90,6 @@ def test_a_transaction_is_read_from_its_topic() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"", b"\0\0"), (b"\0\x01", b"\0"), (b"\x63\0", b"\0\0")])
-def test_a_broken_coordinators_record_is_refused(key: bytes, value: bytes) -> None:
+def test_a_malformed_record_of_a_coordinator_is_refused(key: bytes, value: bytes) -> None:
     with pytest.raises(ResponseMalformed):
         read_coordinated(GROUPS, key, value)

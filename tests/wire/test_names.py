@@ -1,4 +1,4 @@
-"""Names: what is renamed, left out or refused, case by case."""
+"""Names: which are renamed, omitted or refused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from penstock.model.errors.plans import AnswerRefused, NameRefused
+from penstock.model.errors.plans import NameRefused, ResponseRefused
 from penstock.wire import codec
 from penstock.wire.definitions import load
+from penstock.wire.field_rules import Kind
 from penstock.wire.frames import (
     Request,
     Response,
@@ -20,7 +21,6 @@ from penstock.wire.frames import (
 )
 from penstock.wire.names import Names
 from penstock.wire.plans import Direction
-from penstock.wire.rules import Kind
 from penstock.wire.splice import program, spliced
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ FOREIGN = "lkc-9xk4vt_"
 
 
 class In(Names):
-    """What a gateway does with answers, in short."""
+    """A short version of what a gateway does with responses."""
 
     kinds = frozenset(
         (
@@ -51,7 +51,7 @@ class In(Names):
     topic_growth = -len(OWN)
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def topic(self, name: bytes) -> bytes | None:
         return name.removeprefix(OWN.encode()) if name.startswith(OWN.encode()) else None
@@ -65,11 +65,11 @@ class In(Names):
         return None if broker_id > 2 else (broker_id, b"gateway.example", 9000 + broker_id)
 
     def coordinator_key(self, key: bytes, key_type: int | None) -> bytes | None:
-        self.asked.append((key, key_type))
+        self.calls.append((key, key_type))
         return self.topic(key)
 
     def config_resource(self, name: bytes, resource_type: int) -> bytes | None:
-        self.asked.append((name, resource_type))
+        self.calls.append((name, resource_type))
         return self.topic(name) if resource_type == 2 else name
 
     def throttle(self, milliseconds: int) -> int:
@@ -92,24 +92,28 @@ class Out(In):
     group = transactional_id = topic
 
     def acl_resource(self, name: bytes, resource_type: int, pattern_type: int) -> bytes | None:
-        self.asked.append((name, resource_type, pattern_type))
+        self.calls.append((name, resource_type, pattern_type))
         return self.topic(name)
 
 
-def answered(api: str, version: int, body: Mapping[str, Any], names: Names | None = None) -> dict[str, Any]:
-    """The body of an answer as the tenant gets it."""
+def received_by_client(
+    api: str, version: int, body: Mapping[str, Any], names: Names | None = None
+) -> dict[str, Any]:
+    """The body of a response as the tenant receives it."""
     names = names or In()
     frame = encode_response(api, version, Response(5, dict(body)))
-    key = program(load().api_key(api), version, Direction.RESPONSE, names.kinds)
-    return decode_response(api, version, spliced(key, names, frame)[4:]).body
+    rewriting = program(load().api_key(api), version, Direction.RESPONSE, names.kinds)
+    return decode_response(api, version, spliced(rewriting, names, frame)[4:]).body
 
 
-def asked(api: str, version: int, body: Mapping[str, Any], names: Names | None = None) -> dict[str, Any]:
-    """The body of a request as the broker gets it."""
+def received_by_broker(
+    api: str, version: int, body: Mapping[str, Any], names: Names | None = None
+) -> Mapping[str, Any]:
+    """The body of a request as the broker receives it."""
     names = names or Out()
     frame = encode_request(Request(api, version, 5, "client", dict(body)))
-    key = program(load().api_key(api), version, Direction.REQUEST, names.kinds)
-    return decode_request(spliced(key, names, frame)[4:]).body
+    rewriting = program(load().api_key(api), version, Direction.REQUEST, names.kinds)
+    return decode_request(spliced(rewriting, names, frame)[4:]).body
 
 
 def topic(name: str | None, **more: Any) -> dict[str, Any]:
@@ -117,31 +121,33 @@ def topic(name: str | None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", [1, 8, 12])
-def test_metadata_loses_foreign_topics_and_keeps_their_neighbours(version: int) -> None:
+def test_metadata_omits_foreign_topics_and_keeps_their_neighbours(version: int) -> None:
     names = [FOREIGN + "a", OWN + "b", FOREIGN + "c", OWN + "d", FOREIGN + "e"]
     topics = [topic(name) if version == 12 else {"Name": name, "Partitions": []} for name in names]
 
-    body = answered("Metadata", version, {"Brokers": [], "ControllerId": 1, "Topics": topics})
+    body = received_by_client("Metadata", version, {"Brokers": [], "ControllerId": 1, "Topics": topics})
 
     assert [one["Name"] for one in body["Topics"]] == ["b", "d"]
 
 
-def test_metadata_may_lose_every_topic() -> None:
-    body = answered("Metadata", 12, {"Brokers": [], "Topics": [topic(FOREIGN + "a"), topic(FOREIGN + "b")]})
+def test_metadata_may_omit_every_topic() -> None:
+    body = received_by_client(
+        "Metadata", 12, {"Brokers": [], "Topics": [topic(FOREIGN + "a"), topic(FOREIGN + "b")]}
+    )
 
     assert body["Topics"] == []
 
 
 def test_metadata_by_an_unknown_id_keeps_its_null_name() -> None:
-    body = answered("Metadata", 12, {"Brokers": [], "Topics": [topic(None, ErrorCode=100)]})
+    body = received_by_client("Metadata", 12, {"Brokers": [], "Topics": [topic(None, ErrorCode=100)]})
 
     assert body["Topics"][0]["Name"] is None
 
 
-def test_brokers_show_the_gateway_and_those_not_allowed_are_left_out() -> None:
+def test_brokers_get_the_gateways_address_and_forbidden_ones_are_omitted() -> None:
     brokers = [{"NodeId": i, "Host": f"b{i}.internal", "Port": 9092, "Rack": "a"} for i in (1, 2, 3)]
 
-    body = answered("Metadata", 12, {"Brokers": brokers, "Topics": []})
+    body = received_by_client("Metadata", 12, {"Brokers": brokers, "Topics": []})
 
     assert [(one["NodeId"], one["Host"], one["Port"]) for one in body["Brokers"]] == [
         (1, "gateway.example", 9001),
@@ -152,34 +158,34 @@ def test_brokers_show_the_gateway_and_those_not_allowed_are_left_out() -> None:
 def test_a_cursor_on_a_foreign_topic_becomes_null() -> None:
     body = {"Topics": [], "NextCursor": {"TopicName": FOREIGN + "a", "PartitionIndex": 1}}
 
-    assert answered("DescribeTopicPartitions", 0, body)["NextCursor"] is None
+    assert received_by_client("DescribeTopicPartitions", 0, body)["NextCursor"] is None
 
 
 def test_a_cursor_on_an_own_topic_is_renamed() -> None:
     body = {"Topics": [], "NextCursor": {"TopicName": OWN + "a", "PartitionIndex": 1}}
 
-    assert answered("DescribeTopicPartitions", 0, body)["NextCursor"]["TopicName"] == "a"
+    assert received_by_client("DescribeTopicPartitions", 0, body)["NextCursor"]["TopicName"] == "a"
 
 
-def test_listed_groups_of_others_are_left_out() -> None:
+def test_listed_groups_of_other_tenants_are_omitted() -> None:
     groups = [{"GroupId": g, "ProtocolType": "consumer"} for g in (OWN + "mine", FOREIGN + "theirs")]
 
-    body = answered("ListGroups", 5, {"Groups": groups})
+    body = received_by_client("ListGroups", 5, {"Groups": groups})
 
     assert [group["GroupId"] for group in body["Groups"]] == ["mine"]
 
 
-def test_a_text_that_names_others_becomes_null_or_empty() -> None:
+def test_a_text_that_names_another_tenant_becomes_null_or_empty() -> None:
     created = {"Name": OWN + "a", "ErrorMessage": f"collides with {FOREIGN}a"}
-    told = answered("CreateTopics", 7, {"Topics": [created]})
+    created_topics = received_by_client("CreateTopics", 7, {"Topics": [created]})
     streams = {"Status": [{"StatusCode": 1, "StatusDetail": f"missing {FOREIGN}a"}], "MemberId": "m"}
 
-    assert told["Topics"][0]["ErrorMessage"] is None
-    assert answered("StreamsGroupHeartbeat", 0, streams)["Status"][0]["StatusDetail"] == ""
+    assert created_topics["Topics"][0]["ErrorMessage"] is None
+    assert received_by_client("StreamsGroupHeartbeat", 0, streams)["Status"][0]["StatusDetail"] == ""
 
 
 def test_codes_bits_and_throttling_are_rewritten_in_place() -> None:
-    body = answered(
+    body = received_by_client(
         "Metadata",
         12,
         {
@@ -198,39 +204,39 @@ def test_codes_bits_and_throttling_are_rewritten_in_place() -> None:
 def test_a_coordinator_key_comes_with_its_type(version: int, key_type: int) -> None:
     names = Out()
 
-    body = asked("FindCoordinator", version, {"Key": "g", "KeyType": key_type}, names)
+    body = received_by_broker("FindCoordinator", version, {"Key": "g", "KeyType": key_type}, names)
 
     assert body["Key"] == OWN + "g"
-    assert names.asked == [(b"g", key_type)]
+    assert names.calls == [(b"g", key_type)]
 
 
-def test_many_coordinator_keys_come_with_the_type_above_them() -> None:
+def test_many_coordinator_keys_come_with_one_type() -> None:
     names = Out()
 
-    body = asked("FindCoordinator", 6, {"CoordinatorKeys": ["a", "b"], "KeyType": 1}, names)
+    body = received_by_broker("FindCoordinator", 6, {"CoordinatorKeys": ["a", "b"], "KeyType": 1}, names)
 
     assert body["CoordinatorKeys"] == [OWN + "a", OWN + "b"]
-    assert names.asked == [(b"a", 1), (b"b", 1)]
+    assert names.calls == [(b"a", 1), (b"b", 1)]
 
 
-def test_an_answered_coordinator_key_comes_without_a_type() -> None:
+def test_a_coordinator_key_in_a_response_comes_without_a_type() -> None:
     names = In()
-    found = {"Key": OWN + "g", "NodeId": 1, "Host": "b1", "Port": 9092}
+    coordinator = {"Key": OWN + "g", "NodeId": 1, "Host": "b1", "Port": 9092}
 
-    body = answered("FindCoordinator", 6, {"Coordinators": [found]}, names)
+    body = received_by_client("FindCoordinator", 6, {"Coordinators": [coordinator]}, names)
 
-    assert names.asked == [((OWN + "g").encode(), None)]
+    assert names.calls == [((OWN + "g").encode(), None)]
     assert (body["Coordinators"][0]["Key"], body["Coordinators"][0]["Port"]) == ("g", 9001)
 
 
-@pytest.mark.parametrize(("version", "seen"), [(0, 16), (1, 2)])
-def test_a_config_resource_comes_with_its_type_even_if_that_follows(version: int, seen: int) -> None:
+@pytest.mark.parametrize(("version", "resource_type"), [(0, 16), (1, 2)])
+def test_a_config_resource_comes_with_its_type_even_if_that_follows(version: int, resource_type: int) -> None:
     names = In()
     resource = {"ResourceName": OWN + "a", **({"ResourceType": 2} if version else {})}
 
-    answered("ListConfigResources", version, {"ConfigResources": [resource]}, names)
+    received_by_client("ListConfigResources", version, {"ConfigResources": [resource]}, names)
 
-    assert names.asked == [((OWN + "a").encode(), seen)]
+    assert names.calls == [((OWN + "a").encode(), resource_type)]
 
 
 def test_an_acl_resource_comes_with_its_type_and_pattern() -> None:
@@ -243,9 +249,9 @@ def test_an_acl_resource_comes_with_its_type_and_pattern() -> None:
         "Host": "*",
     }
 
-    body = asked("CreateAcls", 3, {"Creations": [creation]}, names)
+    body = received_by_broker("CreateAcls", 3, {"Creations": [creation]}, names)
 
-    assert names.asked == [(b"a", 2, 4)]
+    assert names.calls == [(b"a", 2, 4)]
     assert body["Creations"][0]["Host"] == "*"
 
 
@@ -256,7 +262,9 @@ def subscription(*topics: str, version: int = 3, **more: Any) -> bytes:
 
 def join(protocol_type: str, metadata: bytes) -> bytes:
     protocols = [{"Name": "range", "Metadata": metadata}]
-    body = asked("JoinGroup", 9, {"GroupId": "g", "ProtocolType": protocol_type, "Protocols": protocols})
+    body = received_by_broker(
+        "JoinGroup", 9, {"GroupId": "g", "ProtocolType": protocol_type, "Protocols": protocols}
+    )
     return bytes(body["Protocols"][0]["Metadata"])
 
 
@@ -265,11 +273,11 @@ def test_topics_inside_a_subscription_are_renamed_and_user_data_is_not() -> None
 
     sent = join("consumer", subscription("a", "b", OwnedPartitions=owned, RackId="z"))
 
-    wanted = [{"Topic": OWN + "b", "Partitions": [1]}]
-    assert sent == subscription(OWN + "a", OWN + "b", OwnedPartitions=wanted, RackId="z")
+    renamed = [{"Topic": OWN + "b", "Partitions": [1]}]
+    assert sent == subscription(OWN + "a", OWN + "b", OwnedPartitions=renamed, RackId="z")
 
 
-def test_a_subscription_of_a_later_version_keeps_what_it_has_appended() -> None:
+def test_a_subscription_of_a_later_version_keeps_its_new_fields() -> None:
     later = subscription("a", version=9, OwnedPartitions=[], RackId=None) + b"appended"
 
     assert (
@@ -279,18 +287,18 @@ def test_a_subscription_of_a_later_version_keeps_what_it_has_appended() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\0", b"\xff\xff\0\0\0\1", b"\0\1\x7f\xff\xff\xff"])
-def test_bytes_that_are_no_subscription_pass_as_they_are(data: bytes) -> None:
+def test_bytes_that_are_not_a_subscription_stay_unchanged(data: bytes) -> None:
     assert join("consumer", data) == data
 
 
-def test_another_protocols_metadata_passes_as_it_is() -> None:
+def test_metadata_of_another_protocol_stays_unchanged() -> None:
     assert join("connect", subscription("a", version=0)) == subscription("a", version=0)
 
 
-def test_an_old_answer_without_protocol_type_is_read_as_a_consumers() -> None:
+def test_an_old_response_without_protocol_type_is_read_as_a_consumers() -> None:
     members = [{"MemberId": "m", "Metadata": subscription(OWN + "a", version=0)}]
 
-    body = answered(
+    body = received_by_client(
         "JoinGroup", 4, {"ProtocolName": "range", "Leader": "m", "MemberId": "m", "Members": members}
     )
 
@@ -301,13 +309,13 @@ def test_an_assignment_is_renamed_both_ways() -> None:
     assigned = [{"Topic": "a", "Partitions": [0, 1]}]
     data = b"\0\1" + codec.encode("ConsumerProtocolAssignment", 1, {"AssignedPartitions": assigned})
 
-    sent = asked(
+    sent = received_by_broker(
         "SyncGroup",
         5,
         {"GroupId": "g", "ProtocolType": "consumer", "Assignments": [{"MemberId": "m", "Assignment": data}]},
     )
     there = bytes(sent["Assignments"][0]["Assignment"])
-    back = answered("SyncGroup", 5, {"ProtocolType": "consumer", "Assignment": there})["Assignment"]
+    back = received_by_client("SyncGroup", 5, {"ProtocolType": "consumer", "Assignment": there})["Assignment"]
 
     assert (OWN + "a").encode() in there
     assert bytes(back) == data
@@ -318,9 +326,9 @@ class Denying(Out):
         return None
 
 
-def test_a_request_loses_nothing_it_is_refused_whole() -> None:
+def test_a_request_with_a_refused_name_is_refused_rather_than_shortened() -> None:
     with pytest.raises(NameRefused) as refused:
-        asked("DescribeGroups", 5, {"Groups": ["a", "b"]}, Denying())
+        received_by_broker("DescribeGroups", 5, {"Groups": ["a", "b"]}, Denying())
 
     assert refused.value.facts == {"path": "DescribeGroupsRequest.Groups", "kind": Kind.GROUP}
 
@@ -332,15 +340,15 @@ class Hiding(In):
         return None
 
 
-def test_an_answer_is_refused_where_nothing_can_be_left_out() -> None:
-    with pytest.raises(AnswerRefused):
-        answered("Metadata", 12, {"Brokers": [], "ClusterId": "theirs", "Topics": []}, Hiding())
+def test_a_response_is_refused_where_nothing_can_be_omitted() -> None:
+    with pytest.raises(ResponseRefused):
+        received_by_client("Metadata", 12, {"Brokers": [], "ClusterId": "theirs", "Topics": []}, Hiding())
 
 
-def test_names_as_they_are_change_nothing() -> None:
+def test_the_base_class_changes_no_name() -> None:
     every = frozenset(Kind) - {Kind.PLAIN, Kind.RECORDS}
     names = Names()
     names.kinds = every
     groups = [{"GroupId": "g", "ProtocolType": "consumer"}]
 
-    assert answered("ListGroups", 5, {"Groups": groups}, names)["Groups"][0]["GroupId"] == "g"
+    assert received_by_client("ListGroups", 5, {"Groups": groups}, names)["Groups"][0]["GroupId"] == "g"

@@ -1,4 +1,4 @@
-"""Every message and version that kio knows: ours and kio's encode and decode alike."""
+"""Our codec and kio's agree on every message and version that kio has."""
 
 from __future__ import annotations
 

@@ -6,18 +6,18 @@ import pytest
 
 from penstock.model.errors.plans import PlanUnknown
 from penstock.wire.definitions import load
-from penstock.wire.plans import Code, Direction, plan, surface, surface_table
-from penstock.wire.rules import Kind
+from penstock.wire.field_rules import Kind
+from penstock.wire.plans import Direction, OpCode, plan, surface, surface_table
 
 REQUEST, RESPONSE = Direction.REQUEST, Direction.RESPONSE
 
 
 def kind_at(api_key: int, version: int, direction: Direction, path: str) -> Kind:
-    found = [op for op in plan(api_key, version, direction).ops if f".{op.path}".endswith(f".{path}")]
-    return found[-1].kind if found[-1].code is not Code.END else found[-2].kind
+    ops = [op for op in plan(api_key, version, direction).ops if f".{op.path}".endswith(f".{path}")]
+    return ops[-1].kind if ops[-1].code is not OpCode.END else ops[-2].kind
 
 
-def test_there_is_a_plan_for_every_api_version_and_direction() -> None:
+def test_every_api_version_and_direction_has_a_plan() -> None:
     definitions = load()
     versions = {
         (key, version, direction)
@@ -28,12 +28,12 @@ def test_there_is_a_plan_for_every_api_version_and_direction() -> None:
 
     plans = list(surface(definitions))
 
-    assert {(made.api_key, made.version, made.direction) for made in plans} == versions
+    assert {(each.api_key, each.version, each.direction) for each in plans} == versions
     assert len(plans) == len(versions)
 
 
-def test_only_the_data_path_streams() -> None:
-    streaming = {made.message for made in surface(load()) if made.streams}
+def test_only_messages_with_records_are_streamed() -> None:
+    streaming = {each.message for each in surface(load()) if each.streams}
 
     assert streaming == {"ProduceRequest", "FetchResponse", "ShareFetchResponse", "FetchSnapshotResponse"}
 
@@ -93,7 +93,7 @@ def test_an_api_or_version_that_is_not_defined_has_no_plan(api_key: int, version
         plan(api_key, version, REQUEST)
 
 
-def test_a_listing_shows_the_program_as_it_runs() -> None:
+def test_a_listing_shows_one_op_per_line() -> None:
     listing = plan(0, 9, REQUEST).listing()
 
     assert listing == (
@@ -112,7 +112,7 @@ def test_a_listing_shows_the_program_as_it_runs() -> None:
     )
 
 
-def test_the_table_of_the_surface_names_every_api_in_both_directions() -> None:
+def test_the_surface_table_has_every_api_in_both_directions() -> None:
     rows = surface_table(load())
 
     assert {(key, direction) for key, _, _, direction, _ in rows} == {

@@ -1,4 +1,4 @@
-"""Splicing: exactly the names change, everything else stays byte for byte, however it arrives."""
+"""Splicing changes exactly the names, and no other byte, however the input is cut."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from penstock.wire.frames import decode_request, decode_response
 from penstock.wire.names import Names
 from penstock.wire.plans import Direction, Plan, surface
 from penstock.wire.splice import Limits, Program, Requests, Responses, program
-from tests.ground.plans import (
+from tests.harness.splice_reference import (
     ALL_KINDS,
+    Dropped,
     Inward,
-    LeftOut,
     Outward,
     frame,
     random_body,
@@ -36,8 +36,8 @@ seeds = st.integers(min_value=0, max_value=2**63)  # of a generator that is much
 pieces_of = (1, 2, 3, 7, 64, 700, 5000)
 
 
-def made(plan: Plan, *, watched: bool = False) -> Program:
-    return program(plan.api_key, plan.version, plan.direction, ALL_KINDS, watched=watched)
+def program_of(plan: Plan, *, observed: bool = False) -> Program:
+    return program(plan.api_key, plan.version, plan.direction, ALL_KINDS, observed=observed)
 
 
 def decoded(plan: Plan, data: bytes) -> Any:
@@ -58,114 +58,118 @@ def cut(random: Random, data: bytes) -> list[bytes]:
 @pytest.mark.parametrize("message", PLANS)
 @settings(max_examples=10)
 @given(seed=seeds)
-def test_a_spliced_frame_is_what_decoding_renaming_and_encoding_gives(message: str, seed: int) -> None:
+def test_splicing_equals_decoding_renaming_and_encoding(message: str, seed: int) -> None:
     random = Random(seed)
     plan = random.choice(PLANS[message])
     names = random.choice((Outward(), Inward()))
     body = random_body(random, plan)
     sent = frame(Random(seed), plan, body)
 
-    out, told = spliced(made(plan), names, [sent], NEVER_STREAM)
+    out, recorder = spliced(program_of(plan), names, [sent], NEVER_STREAM)
 
     try:
-        wanted = frame(Random(seed), plan, renamed(plan, body, names))
-    except LeftOut:
+        expected = frame(Random(seed), plan, renamed(plan, body, names))
+    except Dropped:
         assert out == b""
-        assert told.refusals[0][0] == sent[4:]
+        assert recorder.refusals[0][0] == sent[4:]
     else:
-        # A tagged array that lost its last element stays, empty; the codec would not write it.
-        assert out == wanted or (len(out) > len(wanted) and decoded(plan, out) == decoded(plan, wanted))
-        assert told.ended == [None]
+        # A tagged array stays when all of its elements are omitted; the codec would not write it.
+        assert out == expected or (len(out) > len(expected) and decoded(plan, out) == decoded(plan, expected))
+        assert recorder.ended == [None]
 
 
 @pytest.mark.parametrize("message", PLANS)
 @settings(max_examples=4)
 @given(seed=seeds)
-def test_the_way_back_is_the_inverse(message: str, seed: int) -> None:
+def test_renaming_inward_inverts_renaming_outward(message: str, seed: int) -> None:
     random = Random(seed)
     plan = random.choice(PLANS[message])
     sent = random_frame(random, plan)
 
-    there, _ = spliced(made(plan), Outward(), [sent], NEVER_STREAM)
-    back, told = spliced(made(plan), Inward(), [there], NEVER_STREAM)
+    there, _ = spliced(program_of(plan), Outward(), [sent], NEVER_STREAM)
+    back, recorder = spliced(program_of(plan), Inward(), [there], NEVER_STREAM)
 
-    assert not told.refusals
+    assert not recorder.refusals
     assert back == sent
 
 
 @pytest.mark.parametrize("message", PLANS)
 @settings(max_examples=3)
 @given(seed=seeds)
-def test_nothing_changes_if_no_kind_is_wanted(message: str, seed: int) -> None:
+def test_a_program_without_kinds_changes_nothing(message: str, seed: int) -> None:
     random = Random(seed)
     plan = random.choice(PLANS[message])
     sent = random_frame(random, plan)
-    passing = program(plan.api_key, plan.version, plan.direction, frozenset())
+    unchanging = program(plan.api_key, plan.version, plan.direction, frozenset())
 
-    out, _ = spliced(passing, Names(), [sent], NEVER_STREAM)
+    out, _ = spliced(unchanging, Names(), [sent], NEVER_STREAM)
 
     assert out == sent
 
 
 @pytest.mark.parametrize("message", PLANS)
-def test_bytes_that_trickle_in_one_by_one_come_out_the_same(message: str) -> None:
+def test_bytes_that_arrive_one_by_one_give_the_same_output(message: str) -> None:
     random = Random(message)
     for plan in PLANS[message]:
         sent = random_frame(random, plan)
         names = Outward()
 
-        at_once, _ = spliced(made(plan), names, [sent])
-        trickled, _ = spliced(made(plan), names, [sent[i : i + 1] for i in range(len(sent))])
+        at_once, _ = spliced(program_of(plan), names, [sent])
+        trickled, _ = spliced(program_of(plan), names, [sent[i : i + 1] for i in range(len(sent))])
 
         assert trickled == at_once
 
 
 @pytest.mark.parametrize("message", PLANS)
-def test_a_small_frame_split_at_any_position_comes_out_the_same(message: str) -> None:
+def test_a_small_frame_split_at_any_position_gives_the_same_output(message: str) -> None:
     plan = PLANS[message][-1]
     random = Random(message)
     sent = min((random_frame(random, plan) for _ in range(30)), key=lambda one: abs(len(one) - 120))
     names = Outward()
-    at_once, _ = spliced(made(plan), names, [sent])
+    at_once, _ = spliced(program_of(plan), names, [sent])
 
     for position in range(1, len(sent)):
-        split, _ = spliced(made(plan), names, [sent[:position], sent[position:]])
+        split, _ = spliced(program_of(plan), names, [sent[:position], sent[position:]])
         assert split == at_once
 
 
 @settings(max_examples=60)
 @given(seed=seeds, whole=st.sampled_from((0, 300, 32 * 1024)))
-def test_a_pipeline_of_requests_comes_out_the_same_however_it_is_cut(seed: int, whole: int) -> None:
+def test_pipelined_requests_give_the_same_output_however_they_are_cut(seed: int, whole: int) -> None:
     random = Random(seed)
     limits = Limits(whole_bytes_max=whole)
-    requests = [made for message, made in PLANS.items() if message.endswith("Request")]
+    requests = [plans for message, plans in PLANS.items() if message.endswith("Request")]
     chosen = [random.choice(random.choice(requests)) for _ in range(random.randrange(1, 7))]
     produce = random.choice(PLANS["ProduceRequest"])
     chosen.insert(random.randrange(len(chosen) + 1), produce)
     frames = [random_frame(random, plan) for plan in chosen]
-    alone = b"".join(spliced(made(plan), Outward(), [one], limits)[0] for plan, one in zip(chosen, frames))
+    alone = b"".join(
+        spliced(program_of(plan), Outward(), [one], limits)[0] for plan, one in zip(chosen, frames)
+    )
     handler = ByHead()
 
     out = fed(Requests(handler, Outward(), limits), cut(random, b"".join(frames)))
 
     assert out == alone
-    assert handler.begun == [(plan.api_key, plan.version) for plan in chosen]
+    assert handler.requests == [(plan.api_key, plan.version) for plan in chosen]
     assert handler.ended == len(chosen)
 
 
 @settings(max_examples=60)
 @given(seed=seeds, whole=st.sampled_from((0, 300, 32 * 1024)))
-def test_a_pipeline_of_answers_comes_out_the_same_however_it_is_cut(seed: int, whole: int) -> None:
+def test_pipelined_responses_give_the_same_output_however_they_are_cut(seed: int, whole: int) -> None:
     random = Random(seed)
     limits = Limits(whole_bytes_max=whole)
-    answers = [made for message, made in PLANS.items() if message.endswith("Response")]
-    chosen = [random.choice(random.choice(answers)) for _ in range(random.randrange(1, 7))]
+    responses = [plans for message, plans in PLANS.items() if message.endswith("Response")]
+    chosen = [random.choice(random.choice(responses)) for _ in range(random.randrange(1, 7))]
     chosen.insert(random.randrange(len(chosen) + 1), random.choice(PLANS["FetchResponse"]))
-    # Sent out and back in, so that every name is the tenant's and nothing is refused in a stream.
+    # Renamed outward first, so that every name is the tenant's and none is refused in a stream.
     frames = [
-        spliced(made(plan), Outward(), [random_frame(random, plan)], NEVER_STREAM)[0] for plan in chosen
+        spliced(program_of(plan), Outward(), [random_frame(random, plan)], NEVER_STREAM)[0] for plan in chosen
     ]
-    alone = b"".join(spliced(made(plan), Inward(), [one], limits)[0] for plan, one in zip(chosen, frames))
+    alone = b"".join(
+        spliced(program_of(plan), Inward(), [one], limits)[0] for plan, one in zip(chosen, frames)
+    )
     handler = InOrder(chosen)
 
     out = fed(Responses(handler, Inward(), limits), cut(random, b"".join(frames)))
@@ -175,14 +179,14 @@ def test_a_pipeline_of_answers_comes_out_the_same_however_it_is_cut(seed: int, w
 
 
 class ByHead:
-    """Chooses by what the head of a request says, as a gateway does."""
+    """Chooses the program by the head of a request, as a gateway does."""
 
     def __init__(self) -> None:
-        self.begun: list[tuple[int, int]] = []
+        self.requests: list[tuple[int, int]] = []
         self.ended = 0
 
     def begin(self, api_key: int, version: int, correlation_id: int, size: int) -> Program:
-        self.begun.append((api_key, version))
+        self.requests.append((api_key, version))
         return program(api_key, version, Direction.REQUEST, ALL_KINDS)
 
     def end(self, seen: Any) -> None:
@@ -196,14 +200,14 @@ class ByHead:
 
 
 class InOrder(ByHead):
-    """Answers come in the order of their requests."""
+    """Chooses the programs of responses in the order of their requests."""
 
     def __init__(self, plans: list[Plan]) -> None:
         super().__init__()
         self.waiting = deque(plans)
 
     def begin(self, *head: int) -> Program:
-        return made(self.waiting.popleft())
+        return program_of(self.waiting.popleft())
 
 
 def fed(splicer: Requests | Responses, pieces: list[bytes]) -> bytes:
@@ -216,17 +220,17 @@ def fed(splicer: Requests | Responses, pieces: list[bytes]) -> bytes:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("message", PLANS)
-def test_a_great_many_frames_are_what_decoding_renaming_and_encoding_gives(message: str) -> None:
+def test_splicing_many_frames_equals_decoding_renaming_and_encoding(message: str) -> None:
     random = Random(message)
     for _ in range(500):
         plan = random.choice(PLANS[message])
         names = random.choice((Outward(), Inward()))
         body, seed = random_body(random, plan), random.random()
         sent = frame(Random(seed), plan, body)
-        out, told = spliced(made(plan), names, [sent], NEVER_STREAM)
+        out, recorder = spliced(program_of(plan), names, [sent], NEVER_STREAM)
         try:
-            wanted = frame(Random(seed), plan, renamed(plan, body, names))
-        except LeftOut:
-            assert told.refusals
+            expected = frame(Random(seed), plan, renamed(plan, body, names))
+        except Dropped:
+            assert recorder.refusals
         else:
-            assert out == wanted or decoded(plan, out) == decoded(plan, wanted)
+            assert out == expected or decoded(plan, out) == decoded(plan, expected)

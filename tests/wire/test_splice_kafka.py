@@ -1,4 +1,4 @@
-"""Splicing between real clients and real brokers: they take what we make of their bytes."""
+"""Splicing between real clients and real brokers: both accept the rewritten frames."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kafka import KafkaConsumer, KafkaProducer
 from penstock.kafka.connection import Connection
 from penstock.wire.records import Record, batches, records, write
 from penstock.wire.splice import Limits
-from tests.ground.fleet import wait_for
-from tests.ground.relay import Relay
+from tests.harness.fleet import wait_for
+from tests.harness.relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.ground.fleet import Fleet
+    from tests.harness.fleet import Fleet
 
 pytestmark = pytest.mark.kafka
-# Names whose length takes one varint byte, and just or clearly more than one with the prefix.
+# Characters of names whose length has one varint byte without the prefix, and one or two with it.
 LONG = {"short": 0, "just one byte": 90, "two bytes": 180}
 
 
@@ -44,15 +44,15 @@ def addresses(fleet: Fleet) -> dict[int, str]:
 
 
 def created(fleet: Fleet, name: str, partitions: int = 2, through: Relay | None = None) -> None:
-    """A new topic, known to every broker; made by a client of the relay, or of the brokers themselves."""
-    place = {} if through is None else {"bootstrap_servers": through.bootstrap}
-    admin = AdminClient(fleet.client_config(**place))
+    """Create a topic by a client of the relay, or of the brokers, and wait until every broker knows it."""
+    address = {} if through is None else {"bootstrap_servers": through.bootstrap}
+    admin = AdminClient(fleet.client_config(**address))
     for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
         future.result(timeout=30)
-    fleet.wait_led(name if through is None else through.prefix.decode() + name, partitions)
+    fleet.wait_for_leaders(name if through is None else through.prefix.decode() + name, partitions)
 
 
-def test_a_tenant_produces_and_consumes_in_a_group_and_sees_its_own_topics_only(
+def test_a_tenant_produces_and_consumes_in_a_group_and_sees_only_its_topics(
     fleet: Fleet, relay: Relay, unique: Callable[[str], str]
 ) -> None:
     topic, foreign = unique("orders"), unique("foreign")
@@ -114,7 +114,7 @@ def consumed(config: dict[str, Any], topic: str, group: str, count: int) -> list
         def enough() -> bool:
             for message in consumer.consume(100, timeout=0.5):
                 assert message.error() is None
-                got.append(message.value())
+                got.append(message.value() or b"")
             return len(got) >= count
 
         wait_for(enough, what=f"{count} records of {topic}")
@@ -125,14 +125,14 @@ def consumed(config: dict[str, Any], topic: str, group: str, count: int) -> list
 
 @pytest.mark.parametrize("relay", [0], indirect=True, ids=["everything streamed"])
 @pytest.mark.parametrize("length", LONG.values(), ids=LONG)
-async def test_brokers_take_padded_lengths_in_every_version(
+async def test_brokers_accept_padded_lengths_in_every_version(
     fleet: Fleet, relay: Relay, unique: Callable[[str], str], length: int
 ) -> None:
     topic = unique("t").ljust(length, "x")
     await asyncio.to_thread(created, fleet, topic, 1, relay)
     physical = relay.prefix.decode() + topic
-    found = AdminClient(fleet.client_config()).list_topics(timeout=30).topics[physical]
-    leader = found.partitions[0].leader
+    description = AdminClient(fleet.client_config()).list_topics(timeout=30).topics[physical]
+    leader = description.partitions[0].leader
     payload = bytes(40_000)
     async with await Connection.open("127.0.0.1", relay.ports[leader], fleet.security()) as connection:
         for version in range(3, 13):
@@ -144,12 +144,12 @@ async def test_brokers_take_padded_lengths_in_every_version(
                 "TopicData": [{"Name": topic, "PartitionData": [partition]}],
             }
 
-            answer = await connection.call("Produce", body, version=version)
+            response = await connection.call("Produce", body, version=version)
 
-            (told,) = answer["Responses"]
-            assert told["Name"] == topic
-            assert told["PartitionResponses"][0]["ErrorCode"] == 0
-            assert told["PartitionResponses"][0]["BaseOffset"] == version - 3
+            (topic_response,) = response["Responses"]
+            assert topic_response["Name"] == topic
+            assert topic_response["PartitionResponses"][0]["ErrorCode"] == 0
+            assert topic_response["PartitionResponses"][0]["BaseOffset"] == version - 3
         for version in range(4, 13):
             assert await fetched(connection, version, topic) == [payload] * 10
 
@@ -158,7 +158,9 @@ async def fetched(connection: Connection, version: int, topic: str) -> list[byte
     partition = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
     body: dict[str, Any] = {"MaxWaitMs": 500, "MinBytes": 1, "MaxBytes": 1 << 20}
     body["Topics"] = [{"Topic": topic, "Partitions": [partition]}]
-    answer = await connection.call("Fetch", body, version=version)
-    (told,) = answer["Responses"]
-    assert told["Topic"] == topic
-    return [row.value for batch in batches(told["Partitions"][0]["Records"]) for row in records(batch)]
+    response = await connection.call("Fetch", body, version=version)
+    (topic_response,) = response["Responses"]
+    assert topic_response["Topic"] == topic
+    return [
+        row.value for batch in batches(topic_response["Partitions"][0]["Records"]) for row in records(batch)
+    ]

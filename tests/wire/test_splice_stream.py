@@ -1,4 +1,4 @@
-"""Streams: frames too large to hold pass as they come, resumable at any byte."""
+"""Frames too large to buffer are rewritten while they arrive, and may be cut at any byte."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import Fault
 from penstock.model.errors.plans import (
-    AnswerMalformed,
-    AnswerRefusedInStream,
-    FrameMalformed,
     GrowthBroken,
-    RefusedInStream,
+    RequestFrameMalformed,
+    RequestRefusedInStream,
+    ResponseFrameMalformed,
+    ResponseRefusedInStream,
 )
 from penstock.wire.definitions import load
 from penstock.wire.frames import (
@@ -29,27 +29,29 @@ from penstock.wire.frames import (
     encode_response,
 )
 from penstock.wire.plans import Direction, Plan, surface
-from penstock.wire.spans import BLANK_TAG, PROLOGUE_BYTES_MAX, hidden_tail
 from penstock.wire.splice import Limits, Program, Requests, Responses, program
-from tests.ground.plans import ALL_KINDS, PREFIX, Inward, Outward, Recorder, random_frame, spliced
+from penstock.wire.splice_runtime import BLANK_TAG, PROLOGUE_BYTES_MAX, hidden_tail
+from tests.harness.splice_reference import ALL_KINDS, PREFIX, Inward, Outward, Recorder, random_frame, spliced
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.wire.field_rules import Kind
     from penstock.wire.names import Names
-    from penstock.wire.rules import Kind
 
 STREAM = Limits(whole_bytes_max=0)
-HOLD_ALL = Limits(whole_bytes_max=2**30)
+BUFFER_ALL = Limits(whole_bytes_max=2**30)
 STREAMING = [plan for plan in surface(load()) if plan.streams]
 MEBIBYTE = 1024 * 1024
 seeds = st.integers(min_value=0, max_value=2**63)
 
 
-def named(plan: Plan) -> str:
+def plan_id(plan: Plan) -> str:
     return f"{plan.message}-{plan.version}"
 
 
-def made(plan: Plan, kinds: frozenset[Kind] = ALL_KINDS, *, watched: bool = False) -> Program:
-    return program(plan.api_key, plan.version, plan.direction, kinds, watched=watched)
+def program_of(plan: Plan, kinds: frozenset[Kind] = ALL_KINDS, *, observed: bool = False) -> Program:
+    return program(plan.api_key, plan.version, plan.direction, kinds, observed=observed)
 
 
 def names_for(plan: Plan) -> Names:
@@ -57,14 +59,14 @@ def names_for(plan: Plan) -> Names:
 
 
 def own_frame(random: Random, plan: Plan) -> bytes:
-    """A random frame none of whose names is refused."""
+    """A random frame without a name that is refused."""
     sent = random_frame(random, plan)
     if plan.direction is Direction.REQUEST:
         return sent
-    return spliced(made(plan), Outward(), [sent], HOLD_ALL)[0]
+    return spliced(program_of(plan), Outward(), [sent], BUFFER_ALL)[0]
 
 
-def decoded(plan: Plan, data: bytes) -> dict[str, Any]:
+def decoded(plan: Plan, data: bytes) -> Mapping[str, Any]:
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     if plan.direction is Direction.REQUEST:
         return decode_request(data[4:]).body
@@ -79,60 +81,62 @@ def without(value: Any, names: frozenset[str]) -> Any:
 
 def produce(version: int, records: bytes, *, topic: str = "orders", partitions: int = 1) -> bytes:
     partition = [{"Index": index, "Records": records} for index in range(partitions)]
-    named = {"TopicId": UUID(int=7)} if version >= 13 else {"Name": topic}
-    body = {"Acks": -1, "TimeoutMs": 1, "TopicData": [{**named, "PartitionData": partition}]}
+    plan_id = {"TopicId": UUID(int=7)} if version >= 13 else {"Name": topic}
+    body = {"Acks": -1, "TimeoutMs": 1, "TopicData": [{**plan_id, "PartitionData": partition}]}
     return encode_request(Request("Produce", version, 1, "client", body))
 
 
 def fetched(version: int, records: bytes, **more: Any) -> bytes:
     partition = {"PartitionIndex": 3, "HighWatermark": 9, "Records": records, "AbortedTransactions": None}
-    named = {"TopicId": UUID(int=7)} if version >= 13 else {"Topic": (PREFIX + b"orders").decode()}
-    body = {"SessionId": 77, "Responses": [{**named, "Partitions": [partition]}], **more}
+    plan_id = {"TopicId": UUID(int=7)} if version >= 13 else {"Topic": (PREFIX + b"orders").decode()}
+    body = {"SessionId": 77, "Responses": [{**plan_id, "Partitions": [partition]}], **more}
     return encode_response("Fetch", version, Response(1, body))
 
 
-@pytest.mark.parametrize("plan", STREAMING, ids=named)
+@pytest.mark.parametrize("plan", STREAMING, ids=plan_id)
 @settings(max_examples=15)
 @given(seed=seeds)
-def test_a_streamed_frame_says_the_same_as_a_held_one(plan: Plan, seed: int) -> None:
+def test_a_streamed_frame_decodes_like_a_buffered_one(plan: Plan, seed: int) -> None:
     random = Random(seed)
     sent = own_frame(random, plan)
-    held, _ = spliced(made(plan), names_for(plan), [sent], HOLD_ALL)
+    buffered, _ = spliced(program_of(plan), names_for(plan), [sent], BUFFER_ALL)
 
-    out, told = spliced(made(plan), names_for(plan), [sent], STREAM)
+    out, recorder = spliced(program_of(plan), names_for(plan), [sent], STREAM)
 
-    # Texts are cut to the size they had, addresses blanked: both stand behind the size.
+    # In a stream, texts are cut to their old size and addresses are blanked.
     differing = frozenset(("NodeEndpoints", "ErrorMessage", "AcknowledgeErrorMessage", "_tags"))
-    assert told.ended == [None]
-    assert without(decoded(plan, out), differing) == without(decoded(plan, held), differing)
+    assert recorder.ended == [None]
+    assert without(decoded(plan, out), differing) == without(decoded(plan, buffered), differing)
 
 
-@pytest.mark.parametrize("plan", STREAMING, ids=named)
+@pytest.mark.parametrize("plan", STREAMING, ids=plan_id)
 @settings(max_examples=15)
 @given(seed=seeds)
-def test_a_streamed_frame_comes_out_the_same_however_it_is_cut(plan: Plan, seed: int) -> None:
+def test_a_streamed_frame_gives_the_same_output_however_it_is_cut(plan: Plan, seed: int) -> None:
     random = Random(seed)
     sent = own_frame(random, plan)
-    at_once, seen = spliced(made(plan, watched=True), names_for(plan), [sent], STREAM)
+    at_once, uncut = spliced(program_of(plan, observed=True), names_for(plan), [sent], STREAM)
     cuts = sorted(random.sample(range(1, len(sent)), min(len(sent) - 1, random.choice((1, 3, 40)))))
     pieces = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)])]
 
-    out, told = spliced(made(plan, watched=True), names_for(plan), pieces, STREAM)
+    out, recorder = spliced(program_of(plan, observed=True), names_for(plan), pieces, STREAM)
 
     assert out == at_once
-    assert told.ended == seen.ended
+    assert recorder.ended == uncut.ended
 
 
-@pytest.mark.parametrize("plan", STREAMING, ids=named)
-def test_a_small_stream_split_at_any_position_comes_out_the_same(plan: Plan) -> None:
-    random = Random(named(plan))
+@pytest.mark.parametrize("plan", STREAMING, ids=plan_id)
+def test_a_small_stream_split_at_any_position_gives_the_same_output(plan: Plan) -> None:
+    random = Random(plan_id(plan))
     sent = min((own_frame(random, plan) for _ in range(30)), key=lambda one: abs(len(one) - 200))
-    at_once, _ = spliced(made(plan), names_for(plan), [sent], STREAM)
+    at_once, _ = spliced(program_of(plan), names_for(plan), [sent], STREAM)
 
     for position in range(1, len(sent)):
-        split, _ = spliced(made(plan), names_for(plan), [sent[:position], sent[position:]], STREAM)
+        split, _ = spliced(program_of(plan), names_for(plan), [sent[:position], sent[position:]], STREAM)
         assert split == at_once
-    trickled, _ = spliced(made(plan), names_for(plan), [sent[i : i + 1] for i in range(len(sent))], STREAM)
+    trickled, _ = spliced(
+        program_of(plan), names_for(plan), [sent[i : i + 1] for i in range(len(sent))], STREAM
+    )
     assert trickled == at_once
 
 
@@ -141,28 +145,28 @@ def test_old_versions_of_produce_need_no_padding(version: int) -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("ProduceRequest", version))
     sent = produce(version, b"r" * 100)
 
-    out, _ = spliced(made(plan), Outward(), [sent], STREAM)
+    out, _ = spliced(program_of(plan), Outward(), [sent], STREAM)
 
-    assert out == spliced(made(plan), Outward(), [sent], HOLD_ALL)[0]
+    assert out == spliced(program_of(plan), Outward(), [sent], BUFFER_ALL)[0]
 
 
 @pytest.mark.parametrize("length", [1, 115, 116, 117, 126, 127, 128, 200])
-def test_towards_a_broker_a_length_is_one_byte_longer_than_it_came(length: int) -> None:
+def test_towards_a_broker_a_length_grows_by_one_byte(length: int) -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("ProduceRequest", 12))
     sent = produce(12, b"r" * 100, topic="t" * length)
 
-    out, _ = spliced(made(plan), Outward(), [sent], STREAM)
+    out, _ = spliced(program_of(plan), Outward(), [sent], STREAM)
 
     assert len(out) == len(sent) + len(PREFIX) + 1
     assert decoded(plan, out)["TopicData"][0]["Name"] == PREFIX.decode() + "t" * length
 
 
-def test_addresses_behind_a_streamed_fetch_are_blanked_in_their_place() -> None:
+def test_addresses_after_a_streamed_fetch_are_blanked_in_place() -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("FetchResponse", 16))
     endpoints = [{"NodeId": 1, "Host": "broker.internal", "Port": 9092, "Rack": None}]
     sent = fetched(16, b"r" * 100, NodeEndpoints=endpoints)
 
-    out, _ = spliced(made(plan), Inward(), [sent], STREAM)
+    out, _ = spliced(program_of(plan), Inward(), [sent], STREAM)
 
     assert len(out) == len(sent)
     assert b"internal" not in out
@@ -171,14 +175,14 @@ def test_addresses_behind_a_streamed_fetch_are_blanked_in_their_place() -> None:
 
 
 @pytest.mark.parametrize("brokers", range(1, 12))
-def test_addresses_behind_a_streamed_share_fetch_are_hidden_in_its_size(brokers: int) -> None:
+def test_addresses_after_a_streamed_share_fetch_are_removed_without_changing_its_size(brokers: int) -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("ShareFetchResponse", 2))
     endpoints = [{"NodeId": i, "Host": "broker.internal", "Port": 9092, "Rack": None} for i in range(brokers)]
     partition = {"PartitionIndex": 0, "Records": b"r" * 50, "AcquiredRecords": [], "CurrentLeader": {}}
     body = {"Responses": [{"TopicId": UUID(int=1), "Partitions": [partition]}], "NodeEndpoints": endpoints}
     sent = encode_response("ShareFetch", 2, Response(1, body))
 
-    out, _ = spliced(made(plan), Inward(), [sent], STREAM)
+    out, _ = spliced(program_of(plan), Inward(), [sent], STREAM)
 
     assert len(out) == len(sent)
     assert b"internal" not in out
@@ -187,14 +191,16 @@ def test_addresses_behind_a_streamed_share_fetch_are_hidden_in_its_size(brokers:
 
 
 @pytest.mark.parametrize("size", [*range(13, 20), *range(125, 140), 16_380, 16_390, 20_000])
-def test_a_hidden_tail_has_the_size_it_had(size: int) -> None:
+def test_a_hidden_tail_keeps_its_size(size: int) -> None:
     assert len(hidden_tail(b"\x02" + bytes(size - 1))) == size
 
 
 @pytest.mark.parametrize(
     ("version", "direction"), [(8, "out"), (12, "out"), (13, "out"), (11, "in"), (16, "in")]
 )
-def test_a_frame_of_100_megabytes_takes_less_than_one_of_memory(version: int, direction: str) -> None:
+def test_a_frame_of_100_megabytes_takes_less_than_one_megabyte_of_memory(
+    version: int, direction: str
+) -> None:
     size = 100 * MEBIBYTE
     small = produce(version, b"") if direction == "out" else fetched(version, b"")
     plan = next(
@@ -204,11 +210,12 @@ def test_a_frame_of_100_megabytes_takes_less_than_one_of_memory(version: int, di
         and plan.message == ("ProduceRequest" if direction == "out" else "FetchResponse")
     )
     head, tail = records_of(plan, small, size)
-    recorder = Recorder(made(plan, watched=True))
+    recorder = Recorder(program_of(plan, observed=True))
     splicer = (Requests if direction == "out" else Responses)(
         recorder, names_for(plan), Limits(frame_bytes_max=size * 2)
     )
-    spliced(made(plan, watched=True), names_for(plan), [small], STREAM)  # the program itself is made once
+    # Generate the program before measuring.
+    spliced(program_of(plan, observed=True), names_for(plan), [small], STREAM)
     chunk = bytes(64 * 1024)
     passed = 0
     tracemalloc.start()
@@ -228,7 +235,7 @@ def test_a_frame_of_100_megabytes_takes_less_than_one_of_memory(version: int, di
 
 
 def records_of(plan: Plan, small: bytes, size: int) -> tuple[bytes, bytes]:
-    """A frame with empty records, cut where they stand, their length and the frame's size corrected."""
+    """Head and tail of a frame around `size` bytes of records, built from a frame with empty ones."""
     filled = bytearray(small)
     empty = b"\x01" if plan.flexible else bytes(4)
     tail_size = 3 if plan.flexible else 0  # the tag sections of partition, topic and frame
@@ -245,25 +252,6 @@ def records_of(plan: Plan, small: bytes, size: int) -> tuple[bytes, bytes]:
     return bytes(head), bytes(filled[len(filled) - tail_size :])
 
 
-def test_records_may_go_another_way() -> None:
-    plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("ProduceRequest", 12))
-    sent = produce(12, bytes(range(200)) * 50)
-    splicer = Requests(Recorder(made(plan)), Outward(), STREAM)
-    start = sent.index(bytes(range(200))) + 100
-    out: list[Any] = []
-
-    splicer.feed(sent[:start], out)
-    aside = splicer.passing - 1
-    splicer.passed(aside)
-    splicer.feed(sent[start + aside :], out)
-
-    whole, _ = spliced(made(plan), Outward(), [sent], STREAM)
-    assert aside == 200 * 50 - 100 - 1
-    assert len(b"".join(map(bytes, out))) == len(whole) - aside
-    assert splicer.passing == 0
-    assert splicer.between_frames
-
-
 class Uneven(Outward):
     def topic(self, name: bytes) -> bytes:
         return PREFIX + name + name
@@ -273,22 +261,22 @@ def test_a_topic_that_grows_by_more_than_announced_stops_the_stream() -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("ProduceRequest", 12))
 
     with pytest.raises(GrowthBroken) as broken:
-        spliced(made(plan), Uneven(), [produce(12, b"r")], STREAM)
+        spliced(program_of(plan), Uneven(), [produce(12, b"r")], STREAM)
 
     assert broken.value.fault is Fault.OURS
 
 
-def test_an_answer_refused_within_a_stream_is_the_upstreams_fault() -> None:
+def test_a_response_refused_within_a_stream_is_the_upstreams_fault() -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("FetchResponse", 12))
     foreign = fetched(12, b"r" * 100).replace(PREFIX, b"lkc-9xk4vt_")
 
-    with pytest.raises(AnswerRefusedInStream) as refused:
-        spliced(made(plan), Inward(), [foreign], STREAM)
+    with pytest.raises(ResponseRefusedInStream) as refused:
+        spliced(program_of(plan), Inward(), [foreign], STREAM)
 
     assert refused.value.fault is Fault.UPSTREAM
 
 
-class Picky(Outward):
+class Refusing(Outward):
     def topic(self, name: bytes) -> None:
         return None
 
@@ -296,29 +284,31 @@ class Picky(Outward):
 def test_a_request_refused_within_a_stream_is_the_callers_fault() -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("ProduceRequest", 12))
 
-    with pytest.raises(RefusedInStream) as refused:
-        spliced(made(plan), Picky(), [produce(12, b"r")], STREAM)
+    with pytest.raises(RequestRefusedInStream) as refused:
+        spliced(program_of(plan), Refusing(), [produce(12, b"r")], STREAM)
 
     assert refused.value.fault is Fault.CALLER
 
 
-def test_a_header_without_end_is_not_held() -> None:
+def test_an_endless_header_is_not_buffered() -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("ProduceRequest", 12))
     size = 50 * MEBIBYTE
     endless = size.to_bytes(4, "big") + b"\0\0\0\x0c\0\0\0\1\xff\xff" + b"\x01\x05\xff\xff\xff\x17"
 
-    with pytest.raises(FrameMalformed, match="longer than"):
-        spliced(made(plan), Outward(), [endless, *[bytes(65536)] * (3 * PROLOGUE_BYTES_MAX // 65536)])
+    with pytest.raises(RequestFrameMalformed, match="longer than"):
+        spliced(program_of(plan), Outward(), [endless, *[bytes(65536)] * (3 * PROLOGUE_BYTES_MAX // 65536)])
 
 
-def test_a_frame_of_endless_partitions_is_not_reported_endlessly() -> None:
+def test_the_number_of_observed_partitions_is_bounded() -> None:
     plan = next(plan for plan in STREAMING if (plan.message, plan.version) == ("ProduceRequest", 12))
     size = 50 * MEBIBYTE
     head = size.to_bytes(4, "big") + b"\0\0\0\x0c\0\0\0\1\xff\xff\0" + b"\0\0\1\0\0\0\1" + b"\x02\x02t"
     partitions = b"\x80\x80\x80\x02" + b"\0\0\0\1\0\0" * 20_000
 
-    with pytest.raises(FrameMalformed, match="list of partitions"):
-        spliced(made(plan, watched=True), Outward(), [head + partitions, *[b"\0\0\0\1\0\0" * 20_000] * 20])
+    with pytest.raises(RequestFrameMalformed, match="list of partitions"):
+        spliced(
+            program_of(plan, observed=True), Outward(), [head + partitions, *[b"\0\0\0\1\0\0" * 20_000] * 20]
+        )
 
 
 def test_a_length_that_leaves_no_room_for_padding_is_refused() -> None:
@@ -328,8 +318,8 @@ def test_a_length_that_leaves_no_room_for_padding_is_refused() -> None:
     sent[at : at + 1] = b"\x87\x80\x80\x80\x00"
     sent[:4] = (len(sent) - 4).to_bytes(4, "big")
 
-    with pytest.raises(FrameMalformed, match="no room"):
-        spliced(made(plan), Outward(), [bytes(sent)], STREAM)
+    with pytest.raises(RequestFrameMalformed, match="no room"):
+        spliced(program_of(plan), Outward(), [bytes(sent)], STREAM)
 
 
 def test_records_that_claim_more_than_the_frame_has_are_refused() -> None:
@@ -338,7 +328,7 @@ def test_records_that_claim_more_than_the_frame_has_are_refused() -> None:
     at = len(sent) - 104
     sent[at : at + 4] = (2**31 - 1).to_bytes(4, "big")
 
-    with pytest.raises(AnswerMalformed) as refused:
-        spliced(made(plan), Inward(), [bytes(sent)], STREAM)
+    with pytest.raises(ResponseFrameMalformed) as refused:
+        spliced(program_of(plan), Inward(), [bytes(sent)], STREAM)
 
     assert refused.value.fault is Fault.UPSTREAM

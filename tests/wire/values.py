@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the values of any message in any version, made from the definitions."""
+"""Hypothesis strategies for the values of any version of a message, from its definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from penstock.wire.decoding import present
+from penstock.wire.codegen.decoder import present
 from penstock.wire.definitions import STRUCT, load
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from penstock.wire.definitions import Field
 
-    # A narrower strategy for the values of one field, by its path; None where any value will do.
+    # A narrower strategy for the values of the field at a path; None if any value will do.
     Narrow = Callable[[str], st.SearchStrategy[Any] | None]
 
 SIZES = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 UUIDS = st.one_of(st.just(UUID(int=0)), st.binary(min_size=16, max_size=16).map(lambda raw: UUID(bytes=raw)))
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
-LONG_TEXT = st.integers(120, 140).map(lambda n: "x" * n)  # around where a varint grows
+LONG_TEXT = st.integers(120, 140).map(lambda n: "x" * n)  # around the length at which a varint grows
 BYTES = st.binary(max_size=6)
 
 SCALARS: dict[str, st.SearchStrategy[Any]] = {

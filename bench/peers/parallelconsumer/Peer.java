@@ -1,11 +1,11 @@
 // Confluent's parallel consumer as a peer of bench.consume, in one JVM that stays warm.
 //
-// Reads one job a line from standard input: topic, order, workers, work in microseconds (or "random":
-// 0 to 5 ms, or "stamp": 1 ms, the value being the intended time of sending), records to expect.
-// Answers with one line: wall nanoseconds from the first record handled to the last, processor
+// Reads one job per line from standard input: topic, order, workers, work in microseconds (or "random":
+// 0 to 5 ms, or "stamp": 1 ms, with the intended send time as value), expected records.
+// Prints one line: wall nanoseconds from the first record handled to the last, processor
 // nanoseconds of the JVM meanwhile, records handled, and the median and p99 of latency in
 // microseconds. Settings are those its documentation recommends: asynchronous commits, order by key
-// unless asked otherwise, maxConcurrency = workers.
+// by default, maxConcurrency = workers.
 
 import io.confluent.parallelconsumer.ParallelConsumerOptions;
 import io.confluent.parallelconsumer.ParallelConsumerOptions.CommitMode;
@@ -93,7 +93,7 @@ public final class Peer {
     long wall = (complete ? last.get() : System.nanoTime()) - first.get();
     processor.closeDontDrainFirst();
     List<Long> all = new ArrayList<>(latencies.isEmpty() ? List.of(0L) : latencies);
-    List<Long> ranked = all.subList(all.size() / 5, all.size()); // without the time of joining
+    List<Long> ranked = all.subList(all.size() / 5, all.size()); // without the time to join the group
     Collections.sort(ranked);
     long p99 = ranked.get(Math.min(ranked.size() - 1, ranked.size() * 99 / 100));
     return wall + " " + used + " " + handled.get() + " " + ranked.get(ranked.size() / 2) + " " + p99;

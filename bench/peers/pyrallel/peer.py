@@ -1,6 +1,6 @@
-"""Pyrallel-Consumer as a process that stays warm; the protocol is that of bench/consume_jobs.py.
+"""Pyrallel-Consumer as a process that stays warm, with the protocol of bench/consume_jobs.py.
 
-Runs on a Python of its own (3.12 or later), so it imports nothing of ours.
+It runs on a separate Python (3.12 or later), so it imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ORDERS = {
 CONNECTION: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
 
 
-class Config(KafkaConfig):
-    """Its settings have no place for a login."""
+class Config(KafkaConfig):  # type: ignore[misc]  # not installed where types are checked
+    """Adds the login, for which its settings have no field."""
 
     def get_consumer_config(self) -> dict[str, Any]:
         return {**super().get_consumer_config(), **CONNECTION}

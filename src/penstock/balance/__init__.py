@@ -1,12 +1,20 @@
-"""Where tenants live: cells of brokers, who goes into which, and how one is moved.
+"""Where tenants live: cells of brokers, which tenant goes into which cell, and how a tenant is moved.
 
-Decisions: `load` (how full a cell is), `cells` (making them of brokers, where a new tenant goes, who
-leaves a full one), `relief` (when, and how fast), `moving` (which partitions go where, in
-which order). `move` carries a move out on a real cluster.
+It never reads records and does not know quotas. It decides by measured load and never by the sum of
+the quotas sold, because cells are oversubscribed on purpose.
 
-It does not look into topics' data, does not know quotas, and never decides by their sum: cells are
-oversubscribed on purpose, and what counts is measured load. It promises that a tenant's partitions
-lie on its cell's brokers with replicas in as many zones as there can be, that a move that was
-interrupted anywhere is finished by asking for it again, and that nothing of a move (throttles)
-stays behind once it is done.
+It promises that a tenant's partitions are on its cell's brokers, with replicas in as many zones as
+possible; that a move interrupted anywhere is finished by calling it again; and that no replication
+throttle outlives its move.
+
+All modules are pure decisions except `move_execution` and `replication_throttle`, which act on a cluster.
+
+Modules:
+  cell_load             how full a cell is, and which part of that each tenant causes
+  cell_relief           when a full cell is relieved, and at which pace
+  cells                 forming cells, placing a new tenant, choosing who leaves a full cell
+  move_execution        moves a tenant's partitions to another cell of a running cluster
+  move_plan             which partitions move where, in which batches, and the next step of a move
+  replica_placement     replica assignments for new partitions, in distinct zones
+  replication_throttle  Kafka's replication throttles (KIP-73) for the duration of a move
 """

@@ -1,7 +1,38 @@
-"""The `penstock` command: nouns and verbs over the services, and nothing of its own.
+"""The `penstock` command: it reads flags, calls the packages below, and prints.
 
-Data goes to standard output, in the form `-o` asks for; everything else goes to standard error.
-Errors come from the catalogue, with their hint, and end with the exit code that stands there.
+What it is: one module for each noun, with its verbs as functions. Data goes to standard output in the
+form that `-o` selects, everything else to standard error.
+
+What it is not: it assembles and runs no service. `penstock.platform` and the services do.
+
+What it promises: an error comes from the catalogue, with its hint and its exit code; a misspelt
+setting is an error, whichever the command; a command imports only what it needs.
+
+Modules:
+  app              the command tree, and the exit code of a run
+  client_settings  settings with which a Kafka client logs in
+  cluster          `cluster`: logical clusters
+  control          `control`: run a control plane, check it, tokens, export
+  data             `topic`, `group`, `produce`, `consume`: a tenant's data
+  dead_letters     `consume dead-letters`: list and replay records that failed
+  doctor           `doctor`, `version`, `completion`: the installation
+  flags            flags that several commands parse alike
+  fleet            `fleet`: jars, connections, adoption
+  gateway          `gateway`: run, status, drain, provision
+  local            `up`, `down`, `status`, `logs`, `reset`: the local platform
+  manifests        `apply`: logical clusters and accounts from a file
+  olep             `olep`: replay, trace, rejected events
+  olep_view        `olep view`: run, inspect and rebuild views
+  output           tables, JSON, YAML, progress and errors on the terminal
+  pipeline         `pipeline`: jobs on Spark
+  quota            `quota`, `usage`: quotas, use, and coordinators
+  remote           finds the control plane, and shows how operations progress
+  scale            `scale`: the lag scaler for KEDA
+  settings         the settings file, the environment, and the flags of every command
+  sim              `sim`: simulations of a fleet
+  tail             the end of log files, and following them
+  tenants          `account`, `key`, `acl`, `operation`, `cell`
+  up               what `up` reads from its flags and shows while it runs
 """
 
 from __future__ import annotations
@@ -10,7 +41,7 @@ import sys
 
 
 def main() -> None:
-    """The entry point. A library user has no command line installed, and is told so."""
+    """The entry point. Without the packages of the command line it names the extra to install."""
     try:
         from penstock.cli.app import run
     except ModuleNotFoundError as error:

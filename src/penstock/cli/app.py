@@ -1,4 +1,4 @@
-"""The command tree, and how a run of it ends."""
+"""The command tree, and the exit code of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.cli.settings import read_settings
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.settings import UsageInvalid
 
-# Command → the module and the object that carries it out.
+# Command → module and object that implement it.
 COMMANDS: Final = {
     "up": "local:up",
     "down": "local:down",
@@ -52,12 +52,12 @@ COMMANDS: Final = {
 }
 
 
-# What a shell says of a program that Ctrl-C ended, or whose reader went away.
+# A shell's exit codes for a program that Ctrl-C ended, or whose reader closed the pipe.
 INTERRUPTED, UNREAD = 130, 141
 
 
 def command_tree(only: str | None = None) -> App:
-    """The whole tree; or just one command of it, which costs only that command's imports."""
+    """The whole tree, or one command of it, which costs only that command's imports."""
     app = App(
         name="penstock",
         help=(
@@ -66,7 +66,7 @@ def command_tree(only: str | None = None) -> App:
         ),
         version=__version__,
         version_flags=["--version"],
-        suppress_keyboard_interrupt=False,  # `run` knows what to make of it
+        suppress_keyboard_interrupt=False,  # `run` returns its exit code
     )
     for name, where in COMMANDS.items():
         if only in (None, name):
@@ -76,33 +76,40 @@ def command_tree(only: str | None = None) -> App:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit code says how it went."""
+    """Run one command; the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     _quiet_logging()
     try:
-        result = _carried_out(words)
+        result = _execute(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the very end
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # for the flush when the interpreter exits
         return UNREAD
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        ours = _only_ours(error)
-        if ours is None:
+        known = _catalogued(error)
+        if known is None:
             raise
-        show_error(ours, _asked_form(words))
-        return ours.exit_code
+        show_error(known, _requested_form(words))
+        return known.exit_code
     return int(result) if isinstance(result, int) else Exit.FINE
 
 
-def _carried_out(words: list[str]) -> object:
-    if words and not {"--help", "-h", "--version"} & set(words):
-        read_settings(os.environ)  # a misspelt setting is an error even to commands that need none
+def _execute(words: list[str]) -> object:
+    console = None
+    if not words or {"--help", "-h", "--version"} & set(words):
+        from rich.console import Console
+
+        console = Console()  # cyclopts keeps one for each command, with the width of its first use
+    else:
+        read_settings(os.environ)  # a misspelt setting is an error for every command
     command = words[0] if words and words[0] in COMMANDS else None
     try:
         return command_tree(command)(
-            words, exit_on_error=False, print_error=False, result_action="return_value"
+            words, console=console, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
         reason = " ".join(str(error).split()).rstrip(".")
@@ -110,18 +117,18 @@ def _carried_out(words: list[str]) -> object:
         raise UsageInvalid(reason=reason, way_out=way_out) from error
 
 
-def _only_ours(group: BaseException) -> PenstockError | None:
-    """The first of a group's errors when all of them are from the catalogue."""
+def _catalogued(group: BaseException) -> PenstockError | None:
+    """The error, or the first of a group; None if any of them is not from the catalogue."""
     if isinstance(group, PenstockError):
         return group
     if not isinstance(group, ExceptionGroup):
         return None
-    errors = [_only_ours(inner) for inner in group.exceptions]
+    errors = [_catalogued(inner) for inner in group.exceptions]
     return None if None in errors else errors[0]
 
 
-def _asked_form(words: list[str]) -> Format:
-    """The output form, known even when the command line or the settings as a whole are wrong."""
+def _requested_form(words: list[str]) -> Format:
+    """The output form, even if the command line or the settings are wrong otherwise."""
     joined = [part for word in words for part in word.split("=", 1)]
     for flag, value in pairwise(joined):
         if flag in ("-o", "--output") and value in list(Format):
@@ -132,9 +139,9 @@ def _asked_form(words: list[str]) -> Format:
 
 
 def _quiet_logging() -> None:
-    """The command speaks through `tell` and `show`; libraries' chatter only from warnings up."""
+    """Commands print through `report` and `show`; log lines appear from warnings up."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        # Looked up at every line: whoever runs commands in one process may change it in between.
+        # Looked up at every line: a test may replace standard error between two commands.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from penstock.cli.keyring import Kept, forget, keep, kept_for
-from penstock.cli.output import Format, home_flag, plain, show, table_of, tell, this_command
-from penstock.cli.remote import Control, connected
+from penstock.cli.client_settings import ClientChoice, To, client_settings, hand_out
+from penstock.cli.output import Format, home_flag, plain, report, show, table_of, this_command
+from penstock.cli.remote import connected, wait_for
 from penstock.cli.settings import RemoteOptions
-from penstock.control.units import parse_rate
+from penstock.control.capacity_units import parse_rate
+from penstock.kafka.security import Login, Mechanism
 from penstock.model.entities import Tenancy, Zones
 from penstock.model.errors import Exit
 from penstock.model.errors.settings import UsageInvalid
+from penstock.platform.control_client import ControlClient
+from penstock.platform.keyring import create_key, delete_key, saved_key
 
 app = App(name="cluster", help="Logical clusters: create, show, change, move, delete, connect.")
 
@@ -22,7 +25,7 @@ COLUMNS = {
     "CELL": "cell", "BOOTSTRAP": "bootstrap",
 }  # fmt: skip
 
-Wait = Annotated[bool, Parameter(help="Return when it is done.")]
+Wait = Annotated[bool, Parameter(help="Wait until it is done.")]
 Which = Annotated[str, Parameter(help="Id or name.")]
 _NEEDS = {
     "ingress": "ingress_bytes",
@@ -35,24 +38,30 @@ _NEEDS = {
 
 @app.command
 def create(
-    name: Annotated[str, Parameter(help="What to call it.")],
+    name: Annotated[str, Parameter(help="Its name.")],
     *,
     units: Annotated[int | None, Parameter(help="Size in capacity units.")] = None,
-    ingress: Annotated[str | None, Parameter(help="Needed, such as 20MB/s.")] = None,
-    egress: Annotated[str | None, Parameter(help="Needed, such as 60MB/s.")] = None,
-    partitions: Annotated[str | None, Parameter(help="Needed, before replication.")] = None,
-    connections: Annotated[str | None, Parameter(help="Needed at the same time.")] = None,
-    requests: Annotated[str | None, Parameter(help="Needed, a second.")] = None,
-    tenancy: Annotated[Tenancy, Parameter(help="Alone on its brokers or not.")] = Tenancy.SHARED,
-    adopted: Annotated[str | None, Parameter(help="Dedicated: an adopted cluster that is empty.")] = None,
-    zones: Annotated[Zones, Parameter(help="Spread over zones, or all in one.")] = Zones.MULTI,
-    allow: Annotated[list[str] | None, Parameter(help="A network that may connect.", negative="")] = None,
-    deny: Annotated[list[str] | None, Parameter(help="A network that may not.", negative="")] = None,
-    key: Annotated[bool, Parameter(help="Make an API key and keep it here.")] = True,
+    ingress: Annotated[str | None, Parameter(help="Required write rate, such as 20MB/s.")] = None,
+    egress: Annotated[str | None, Parameter(help="Required read rate, such as 60MB/s.")] = None,
+    partitions: Annotated[str | None, Parameter(help="Required partitions, before replication.")] = None,
+    connections: Annotated[str | None, Parameter(help="Required concurrent connections.")] = None,
+    requests: Annotated[str | None, Parameter(help="Required requests per second.")] = None,
+    tenancy: Annotated[Tenancy, Parameter(help="Share brokers with other tenants or not.")] = Tenancy.SHARED,
+    adopted: Annotated[
+        str | None, Parameter(help="An empty adopted cluster, with --tenancy dedicated.")
+    ] = None,
+    zones: Annotated[Zones, Parameter(help="Spread over zones, or in one.")] = Zones.MULTI,
+    allow: Annotated[
+        list[str] | None, Parameter(help="Network that may connect; repeatable.", negative="")
+    ] = None,
+    deny: Annotated[
+        list[str] | None, Parameter(help="Network that may not; repeatable.", negative="")
+    ] = None,
+    key: Annotated[bool, Parameter(help="Create an API key and save it here.")] = True,
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Make a logical cluster of the size that a workload needs, and an API key for it.
+    """Create a logical cluster for a workload, and an API key for it.
 
     Example:  penstock cluster create shop --ingress 20MB/s --partitions 300
     """
@@ -77,11 +86,14 @@ def create(
     control = connected(options)
     made = control.change("POST", "/clusters", body)
     if wait or key:
-        control.wait(made["operation"])
+        wait_for(control, made["operation"])
         made["cluster"] = control.get(f"/clusters/{made['cluster']['id']}")
     data = dict(made["cluster"])
     if key:
-        data |= make_key(control, options, data, None, "made with the cluster")
+        saved = create_key(
+            control, options.layout, data, description="created with the cluster", wait=wait_for
+        )
+        data |= {"key": saved.key, "secret": saved.secret}
     shown = {k: data.get(k) for k in ("id", "name", "state", "units", "bootstrap", "key", "secret")}
     if options.form is not Format.TABLE:
         show(shown, options.form, "")
@@ -89,48 +101,33 @@ def create(
     rows = [{"what": what, "value": value} for what, value in shown.items() if value is not None]
     show(shown, options.form, table_of(rows, {"WHAT": "what", "VALUE": "value"}))
     if key:
-        tell("The secret is shown once; a copy for these commands is kept under the home's secrets.")
-        tell("Next:")
+        report("The secret is shown once. These commands use a copy under the home's secrets.")
+        report("Next:")
         for step in (f"topic create orders --cluster {name}", f"produce orders hello --cluster {name}"):
-            tell(plain(f"  {this_command()} {step}{home_flag(options.layout)}"))
+            report(plain(f"  {this_command()} {step}{home_flag(options.layout)}"))
     return Exit.FINE
-
-
-def make_key(
-    control: Control, options: RemoteOptions, cluster: dict[str, Any], account: str | None, text: str
-) -> dict[str, str]:
-    """A key that works when this returns, kept here."""
-    body = {"account": account, "description": text}
-    made = control.change("POST", f"/clusters/{cluster['id']}/keys", body)
-    control.wait(made["operation"])
-    found = {"key": made["key"]["id"], "secret": made["secret"]}
-    keep(
-        options.layout,
-        Kept(cluster["id"], cluster["name"], cluster["bootstrap"], found["key"], found["secret"]),
-    )
-    return found
 
 
 @app.command(name="list")
 def list_(*, options: RemoteOptions = RemoteOptions()) -> int:
-    """Every logical cluster.
+    """List the logical clusters.
 
     Example:  penstock cluster list -o json
     """
     rows = list(connected(options).every("/clusters"))
-    show(rows, options.form, table_of(rows, COLUMNS))
+    show(rows, options.form, table_of(rows, COLUMNS, empty="no logical clusters"))
     return Exit.FINE
 
 
 @app.command(name="show")
 def show_(cluster: Which, *, options: RemoteOptions = RemoteOptions()) -> int:
-    """One logical cluster: its size, quota, rules and where it lives.
+    """Show a logical cluster: size, quota, network rules, cell.
 
     Example:  penstock cluster show shop
     """
-    found = connected(options).get(f"/clusters/{cluster}")
-    rows = [{"what": what, "value": _flat(value)} for what, value in found.items()]
-    show(found, options.form, table_of(rows, {"WHAT": "what", "VALUE": "value"}))
+    entity = connected(options).get(f"/clusters/{cluster}")
+    rows = [{"what": what, "value": _flat(value)} for what, value in entity.items()]
+    show(entity, options.form, table_of(rows, {"WHAT": "what", "VALUE": "value"}))
     return Exit.FINE
 
 
@@ -140,12 +137,12 @@ def update(
     *,
     name: Annotated[str | None, Parameter(help="A new name.")] = None,
     units: Annotated[int | None, Parameter(help="A new size.")] = None,
-    allow: Annotated[list[str] | None, Parameter(help="Networks that may connect.")] = None,
-    deny: Annotated[list[str] | None, Parameter(help="Networks that may not.")] = None,
+    allow: Annotated[list[str] | None, Parameter(help="Networks that may connect; repeatable.")] = None,
+    deny: Annotated[list[str] | None, Parameter(help="Networks that may not; repeatable.")] = None,
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Change what is named; network rules are replaced as a whole.
+    """Change a logical cluster. --allow and --deny replace the whole list.
 
     Example:  penstock cluster update shop --units 2
     """
@@ -162,8 +159,8 @@ def update(
         }
     if not body:
         raise UsageInvalid(
-            reason=f"nothing to change: {before['name']} is as asked for",
-            way_out="Say what to change: --name, --units, --allow, --deny.",
+            reason=f"nothing to change: {before['name']} is already like that",
+            way_out="Name a change: --name, --units, --allow or --deny.",
         )
     made = control.change("PATCH", f"/clusters/{before['id']}", body, version=version)
     return finished(control, made["operation"], options, wait=wait)
@@ -178,7 +175,7 @@ def delete(cluster: Which, *, wait: Wait = True, options: RemoteOptions = Remote
     control = connected(options)
     made = control.change("DELETE", f"/clusters/{cluster}")
     code = finished(control, made["operation"], options, wait=wait)
-    forget(options.layout, made["operation"]["subject"])
+    delete_key(options.layout, made["operation"]["subject"])
     return code
 
 
@@ -186,11 +183,11 @@ def delete(cluster: Which, *, wait: Wait = True, options: RemoteOptions = Remote
 def move(
     cluster: Which,
     *,
-    cell: Annotated[str | None, Parameter(help="Where to.", show_default="where there is room")] = None,
+    cell: Annotated[str | None, Parameter(help="The target cell.", show_default="one with room")] = None,
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Move a logical cluster to another cell while its clients go on.
+    """Move a logical cluster to another cell while its clients keep working.
 
     Example:  penstock cluster move shop --cell cell-2
     """
@@ -203,53 +200,31 @@ def move(
 def connect(
     cluster: Annotated[str | None, Parameter(help="Id or name.", show_default="the only one")] = None,
     *,
-    client: Annotated[
-        Literal["java", "python", "kcat", "spark"], Parameter(help="Whose form of settings.")
-    ] = "java",
+    client: ClientChoice = "java",
+    to: To = None,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Print settings for a client, with the API key that is kept here.
+    """Print settings for a client, with the API key stored under the home's secrets.
 
     Example:  penstock cluster connect shop --client python
     """
-    kept = kept_for(options.layout, cluster)
-    settings = client_settings(kept, client)
-    if options.form is not Format.TABLE:
-        show(settings, options.form, "")
-    elif client == "kcat":
-        print("kcat " + " ".join(f"-X {key}={value}" for key, value in settings.items()) + " -L")
-    elif client == "java":
-        print("\n".join(f"{key}={value}" for key, value in settings.items()))
-    else:
-        print("{\n" + "".join(f"    {key!r}: {value!r},\n" for key, value in settings.items()) + "}")
+    saved = saved_key(options.layout, cluster)
+    settings = client_settings(saved.bootstrap, Login(saved.key, saved.secret, Mechanism.PLAIN), client)
+    hand_out(settings, client, options.form, to)
     return Exit.FINE
 
 
-def client_settings(kept: Kept, client: str) -> dict[str, str]:
-    plain_login = {
-        "bootstrap.servers": kept.bootstrap,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-    }
-    if client in ("python", "kcat"):
-        return plain_login | {"sasl.username": kept.key, "sasl.password": kept.secret}
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    jaas = f'{module} required username="{kept.key}" password="{kept.secret}";'
-    settings = plain_login | {"sasl.jaas.config": jaas}
-    return {f"kafka.{key}": value for key, value in settings.items()} if client == "spark" else settings
-
-
 def finished(
-    control: Control,
+    control: ControlClient,
     operation: dict[str, Any],
     options: RemoteOptions,
     *,
     wait: bool,
     seconds: float = 120.0,
 ) -> int:
-    """The operation, at its end if that was asked for."""
+    """Show the operation; with `wait`, once it has ended."""
     if wait:
-        operation = control.wait(operation, seconds=seconds)
+        operation = wait_for(control, operation, seconds=seconds)
     columns = {"OPERATION": "id", "ACTION": "action", "SUBJECT": "subject", "STATE": "state"}
     show(operation, options.form, table_of([operation], columns))
     return Exit.FINE

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 from cyclopts import App, Parameter
 
-from penstock.cli.output import show, table_of, tell
+from penstock.cli.output import log_json_lines, report, show, table_of
 from penstock.cli.remote import connected
 from penstock.cli.settings import Options, RemoteOptions
 from penstock.kafka.membership import SESSION_SECONDS
 from penstock.model.entities import OperatorRole
 from penstock.model.errors import Exit
-from penstock.model.errors.control import Differs
+from penstock.model.errors.control import StateDiffers
 from penstock.model.errors.settings import SettingsUnreadable
+from penstock.model.plural import counted
 
-app = App(name="control", help="The control plane: run it, check it, operators' tokens, export.")
+app = App(name="control", help="The control plane: run, check, tokens, export, import.")
 
 _DIFFERENCES = {"KIND": "kind", "WHAT": "what", "NAME": "name", "DETAIL": "detail"}
 
@@ -29,83 +27,80 @@ _DIFFERENCES = {"KIND": "kind", "WHAT": "what", "NAME": "name", "DETAIL": "detai
 def run(
     *,
     listen: Annotated[
-        str, Parameter(help="host:port of the HTTP API; port 0 for a free one.")
+        str, Parameter(help="host:port of the HTTP API; port 0 picks a free one.")
     ] = "127.0.0.1:28080",
-    session: Annotated[float, Parameter(help="Seconds after which another takes over.")] = SESSION_SECONDS,
-    cell_brokers: Annotated[int, Parameter(help="Brokers in a cell; 0: all in one.")] = 0,
-    relieve: Annotated[bool, Parameter(help="Move tenants out of cells that are full.")] = True,
-    until_stdin_ends: Annotated[
-        bool, Parameter(help="End when whoever started it does.", negative="")
-    ] = False,
+    session: Annotated[
+        float, Parameter(help="Seconds without a sign of life until another takes over.")
+    ] = SESSION_SECONDS,
+    cell_brokers: Annotated[int, Parameter(help="Brokers of a cell; 0 puts all into one.")] = 0,
+    relieve: Annotated[bool, Parameter(help="Move tenants out of full cells.")] = True,
+    until_stdin_ends: Annotated[bool, Parameter(help="Stop when standard input ends.", negative="")] = False,
     options: Options = Options(),
 ) -> int:
     """Run a control plane for the fleet under this home. Several may run; one is active.
 
     Example:  penstock control run --listen 127.0.0.1:28080
     """
-    from penstock.control.running import Running, run_control
+    from penstock.control.process import ControlOptions, run_control
 
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-    )
-    running = Running(
+    log_json_lines()
+    running = ControlOptions(
         options.layout, listen, session, cell_brokers, until_stdin_ends=until_stdin_ends, relieves=relieve
     )
-    asyncio.run(run_control(running, told=tell))
+    asyncio.run(run_control(running, report=report))
     return Exit.FINE
 
 
 @app.command
 def status(*, options: RemoteOptions = RemoteOptions()) -> int:
-    """Which control plane answers, which is active, and how far the registry is read.
+    """Show which control plane answers, which is active, and how far it has read the registry.
 
     Example:  penstock control status -o json
     """
-    found = connected(options).get("/status")
+    state = connected(options).get("/status")
     columns = {
         "ROLE": "role", "ACTIVE": "active", "READ": "position", "END": "end", "CLUSTERS": "clusters",
         "RUNNING": "operations_running",
     }  # fmt: skip
-    show(found, options.form, table_of([found], columns))
+    show(state, options.form, table_of([state], columns))
     return Exit.FINE
 
 
 @app.command
 def check(
     *,
-    repair: Annotated[bool, Parameter(help="Make Kafka as it is declared.", negative="")] = False,
+    repair: Annotated[bool, Parameter(help="Restore the declared state in Kafka.", negative="")] = False,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Compare what is declared with what Kafka has. Exit code 5 if they differ.
+    """Compare the declared state with Kafka's. Exit code 5 if they differ.
 
     Example:  penstock control check
     """
     control = connected(options)
-    found = control.change("POST", "/repair") if repair else control.get("/check")
-    rows = found["differences"]
-    show(rows, options.form, table_of(rows, _DIFFERENCES))
+    result = control.change("POST", "/repair") if repair else control.get("/check")
+    rows = result["differences"]
+    show(
+        rows,
+        options.form,
+        table_of(rows, _DIFFERENCES, empty="no differences: Kafka is in the declared state"),
+    )
     if rows:
-        raise Differs(count=len(rows))
+        raise StateDiffers(places=counted(len(rows), "place"))
     return Exit.FINE
 
 
 @app.command
 def token(
-    name: Annotated[str, Parameter(help="Whose it is.")],
+    name: Annotated[str, Parameter(help="Name of the token.")],
     *,
-    role: Annotated[OperatorRole, Parameter(help="What it may do.")] = OperatorRole.VIEWER,
+    role: Annotated[OperatorRole, Parameter(help="The role.")] = OperatorRole.VIEWER,
     cluster: Annotated[
-        list[str] | None, Parameter(help="Confine a cluster-admin to it.", negative="")
+        list[str] | None,
+        Parameter(help="Logical cluster that a cluster-admin is confined to; repeatable.", negative=""),
     ] = None,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Make a token for the HTTP API. It is shown here and never again.
+    """Create a token for the HTTP API. It is shown only now.
 
     Example:  penstock control token ci --role cluster-admin --cluster shop
     """
@@ -127,7 +122,7 @@ def export(
     """
     text = connected(options).get("/export")["export"]
     file.write_text(text, encoding="utf-8")
-    tell(f"{len(text.splitlines()) - 1} entities written")
+    report(f"{len(text.splitlines()) - 1} entities written")
     return Exit.FINE
 
 
@@ -135,7 +130,7 @@ def export(
 def import_(
     file: Annotated[Path, Parameter(help="What `export` wrote.")], *, options: RemoteOptions = RemoteOptions()
 ) -> int:
-    """Bring an export into an empty registry, and make in Kafka what it declares.
+    """Import an export into an empty registry, and create in Kafka what it declares.
 
     Example:  penstock control import registry.jsonl
     """
@@ -146,7 +141,7 @@ def import_(
     control = connected(options)
     made = control.change("POST", "/import", {"export": text})
     left = control.change("POST", "/repair")["differences"]
-    tell(f"{made['records']} entities imported")
+    report(f"imported {made['records']} entities")
     if left:
-        raise Differs(count=len(left))
+        raise StateDiffers(places=counted(len(left), "place"))
     return Exit.FINE

@@ -11,32 +11,31 @@ from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from penstock.cli.keyring import kept_for
-from penstock.cli.output import Format, show, table_of, tell
+from penstock.cli.dead_letters import app as dead_letters
+from penstock.cli.flags import Cluster
+from penstock.cli.output import Format, report, show, table_of
 from penstock.cli.settings import Options
-from penstock.kafka import commits, groups, topics
-from penstock.kafka.appending import append
+from penstock.kafka.admin import group_offsets, groups, topics
+from penstock.kafka.admin.partitions import TopicPartition, wait_for_leaders
+from penstock.kafka.append import append
 from penstock.kafka.client import Client
-from penstock.kafka.log import bounds, read
-from penstock.kafka.partitions import TopicPartition
+from penstock.kafka.partition_log import bounds, read
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.settings import UsageInvalid
-from penstock.olep.placing import partition_of
+from penstock.model.plural import counted
+from penstock.olep.partitioner import partition_of
+from penstock.platform.keyring import saved_key
 from penstock.wire.records import Record
 
 topic = App(name="topic", help="A logical cluster's topics.")
 group = App(name="group", help="A logical cluster's consumer groups.")
+consume = App(name="consume")
+consume.command(dead_letters)
 
 BATCH_RECORDS_MAX: Final = 500
-TRIES_MAX: Final = 50  # while a new topic becomes known
-TRY_SECONDS: Final = 0.1
 POLL_MS: Final = 250
 
-Cluster = Annotated[
-    str | None,
-    Parameter(name=["--cluster", "-c"], help="Logical cluster, id or name.", show_default="the only one"),
-]
-Name = Annotated[str, Parameter(help="The topic's name.")]
+Name = Annotated[str, Parameter(help="Name of the topic.")]
 
 
 @topic.command(name="create")
@@ -44,11 +43,13 @@ async def create_topic(
     name: Name,
     *,
     cluster: Cluster = None,
-    partitions: Annotated[int, Parameter(name=["--partitions", "-p"], help="How many.")] = 3,
-    config: Annotated[list[str] | None, Parameter(help="key=value, several times.", negative="")] = None,
+    partitions: Annotated[int, Parameter(name=["--partitions", "-p"], help="Number of partitions.")] = 3,
+    config: Annotated[
+        list[str] | None, Parameter(help="Topic setting, key=value; repeatable.", negative="")
+    ] = None,
     options: Options = Options(),
 ) -> int:
-    """Make a topic.
+    """Create a topic.
 
     Example:  penstock topic create orders --partitions 6 --cluster shop
     """
@@ -58,7 +59,7 @@ async def create_topic(
         if not equals:
             raise UsageInvalid(reason=f"--config {pair!r} has no value", way_out="Write key=value.")
         settings[left] = right
-    async with kept_for(options.layout, cluster).client() as client:
+    async with saved_key(options.layout, cluster).client() as client:
         made = (await topics.create(client, [topics.NewTopic(name, partitions, configs=settings)]))[name]
         if isinstance(made, PenstockError):
             raise made
@@ -69,12 +70,12 @@ async def create_topic(
 
 @topic.command(name="list")
 async def list_topics(*, cluster: Cluster = None, options: Options = Options()) -> int:
-    """Topics, with their partitions and replicas.
+    """List the topics, with their partitions and replicas.
 
     Example:  penstock topic list --cluster shop
     """
-    async with kept_for(options.layout, cluster).client() as client:
-        found = await topics.describe(client)
+    async with saved_key(options.layout, cluster).client() as client:
+        described = await topics.describe(client)
     rows = [
         {
             "name": name,
@@ -82,61 +83,63 @@ async def list_topics(*, cluster: Cluster = None, options: Options = Options()) 
             "replicas": max((len(p.replicas) for p in one.partitions), default=0),
             "under_replicated": sum(len(p.isr) < len(p.replicas) for p in one.partitions),
         }
-        for name, one in sorted(found.items())
+        for name, one in sorted(described.items())
         if not isinstance(one, PenstockError)
     ]
     columns = {
         "NAME": "name",
         "PARTITIONS": "partitions",
         "REPLICAS": "replicas",
-        "BEHIND": "under_replicated",
+        "UNDER-REPLICATED": "under_replicated",
     }
-    show(rows, options.form, table_of(rows, columns))
+    show(rows, options.form, table_of(rows, columns, empty="no topics"))
     return Exit.FINE
 
 
 @topic.command(name="delete")
 async def delete_topic(name: Name, *, cluster: Cluster = None, options: Options = Options()) -> int:
-    """Delete a topic with its data.
+    """Delete a topic and its data.
 
     Example:  penstock topic delete orders --cluster shop
     """
-    async with kept_for(options.layout, cluster).client() as client:
-        for answer in (await topics.delete(client, [name])).values():
-            if answer is not None:
-                raise answer
-    tell("deleted")
+    async with saved_key(options.layout, cluster).client() as client:
+        for error in (await topics.delete(client, [name])).values():
+            if error is not None:
+                raise error
+    report("deleted")
     return Exit.FINE
 
 
 @group.command(name="list")
 async def list_groups(*, cluster: Cluster = None, options: Options = Options()) -> int:
-    """Consumer groups and their states.
+    """List the consumer groups and their states.
 
     Example:  penstock group list --cluster shop
     """
-    async with kept_for(options.layout, cluster).client() as client:
-        found = await groups.list_all(client)
-    rows = [{"id": one.id, "state": one.state, "type": str(one.type)} for _, one in sorted(found.items())]
-    show(rows, options.form, table_of(rows, {"ID": "id", "STATE": "state", "TYPE": "type"}))
+    async with saved_key(options.layout, cluster).client() as client:
+        listed = await groups.list_all(client)
+    rows = [{"id": one.id, "state": one.state, "type": str(one.type)} for _, one in sorted(listed.items())]
+    show(
+        rows, options.form, table_of(rows, {"ID": "id", "STATE": "state", "TYPE": "type"}, empty="no groups")
+    )
     return Exit.FINE
 
 
 @group.command
 async def lag(
-    name: Annotated[str, Parameter(help="The group's id.")],
+    name: Annotated[str, Parameter(help="Id of the group.")],
     *,
     cluster: Cluster = None,
     options: Options = Options(),
 ) -> int:
-    """How far a group is behind, by partition.
+    """Show the lag of a group, by partition.
 
     Example:  penstock group lag billing --cluster shop
     """
-    async with kept_for(options.layout, cluster).client() as client:
-        found = await commits.lag(client, name)
+    async with saved_key(options.layout, cluster).client() as client:
+        lags = await group_offsets.lag(client, name)
     rows: list[dict[str, Any]] = []
-    for partition, one in sorted(found.items()):
+    for partition, one in sorted(lags.items()):
         row: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
         if isinstance(one, PenstockError):
             row["error"] = one.message
@@ -150,62 +153,65 @@ async def lag(
         "END": "end",
         "LAG": "lag",
     }
-    show(rows, options.form, table_of(rows, columns))
+    show(rows, options.form, table_of(rows, columns, empty="no committed offsets"))
     return Exit.FINE
 
 
 async def produce(
     topic: Name,
-    values: Annotated[tuple[str, ...], Parameter(help="Records; from standard input if left out.")] = (),
+    values: Annotated[tuple[str, ...], Parameter(help="Records; read from standard input if left out.")] = (),
     *,
     cluster: Cluster = None,
     key: Annotated[str | None, Parameter(help="The key of every record.", negative="")] = None,
     options: Options = Options(),
 ) -> int:
-    """Write records, one a line, and say when they are acknowledged.
+    """Write records, one for each line, and wait for their acknowledgement.
 
     Example:  penstock produce orders hello --cluster shop
     """
     lines: Iterable[str] = values or (line.rstrip("\n") for line in sys.stdin)
     written = 0
-    async with kept_for(options.layout, cluster).client() as client:
-        turns = itertools.count(int(time.time()))
+    async with saved_key(options.layout, cluster).client() as client:
+        rotation = itertools.count(int(time.time()))
         remaining = iter(lines)
         while some := list(itertools.islice(remaining, BATCH_RECORDS_MAX)):
-            count = len(await partitions_of(client, topic))
+            count = len(await wait_for_leaders(client, topic))
             by_key = None if key is None else partition_of(key.encode(), count)
-            number = next(turns) % count if by_key is None else by_key
+            number = next(rotation) % count if by_key is None else by_key
             rows = [(None if key is None else key.encode(), line.encode()) for line in some]
             await append(client, TopicPartition(topic, number), rows)
             written += len(some)
     if options.form is not Format.TABLE:
         show({"acknowledged": written}, options.form, "")
     else:
-        tell(f"{written} acknowledged")
+        report(f"{counted(written, 'record')} acknowledged")
     return Exit.FINE
 
 
-async def consume(
+@consume.default
+async def print_records(
     topic: Name,
     *,
     cluster: Cluster = None,
     beginning: Annotated[
-        bool, Parameter(name=["--from-beginning", "-b"], help="What is there already, too.", negative="")
+        bool, Parameter(name=["--from-beginning", "-b"], help="Start at the oldest record.", negative="")
     ] = False,
-    count: Annotated[int | None, Parameter(name=["--count", "-n"], help="End after so many.")] = None,
-    follow: Annotated[bool, Parameter(help="Wait for more at the end.")] = True,
+    count: Annotated[
+        int | None, Parameter(name=["--count", "-n"], help="Stop after this many records.")
+    ] = None,
+    follow: Annotated[bool, Parameter(help="Wait for new records at the end.")] = True,
     options: Options = Options(),
 ) -> int:
-    """Print records as they come, without a group: nothing is committed.
+    """Print records as they arrive, without a group and without commits.
 
     Example:  penstock consume orders --from-beginning --count 10 --cluster shop
     """
     if count is not None and count < 1:
         raise UsageInvalid(reason=f"--count is {count}", way_out="Ask for one record or more.")
     left = count if count is not None else sys.maxsize
-    async with kept_for(options.layout, cluster).client() as client:
+    async with saved_key(options.layout, cluster).client() as client:
         places: dict[TopicPartition, int] = {}
-        for partition in await partitions_of(client, topic):
+        for partition in await wait_for_leaders(client, topic):
             first, end = await bounds(client, partition)
             places[partition] = first if beginning else end
         while left > 0:
@@ -219,7 +225,7 @@ async def consume(
 async def _round(
     client: Client, places: dict[TopicPartition, int], left: int, form: Format, *, follow: bool
 ) -> int:
-    """One look at every partition; how many were printed."""
+    """Read every partition once; the number of records printed."""
     wait_ms = POLL_MS if follow else 0
     chunks = await asyncio.gather(
         *(read(client, p, at, wait_ms=wait_ms, lane=f"consume {p}") for p, at in places.items())
@@ -242,13 +248,3 @@ def _print(partition: TopicPartition, record: Record, form: Format) -> None:
     key = None if record.key is None else record.key.decode(errors="replace")
     data = {"partition": partition.partition, "offset": record.offset, "key": key, "value": value}
     show(data, form, "")
-
-
-async def partitions_of(client: Client, name: str) -> list[TopicPartition]:
-    """All with a leader; a new topic takes a moment."""
-    for attempt in itertools.count(1):
-        leaders = await client.leaders([name], strict=attempt >= TRIES_MAX)
-        if leaders and min(leaders.values()) >= 0:
-            return sorted(TopicPartition(*partition) for partition in leaders)
-        await asyncio.sleep(TRY_SECONDS)
-    raise AssertionError

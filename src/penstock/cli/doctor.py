@@ -1,4 +1,4 @@
-"""`doctor`, `version`, `completion`: about the installation itself."""
+"""`doctor`, `version`, `completion`: the installation itself."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from cyclopts import Parameter
 from penstock import __version__
 from penstock.cli.output import show, table_of
 from penstock.cli.settings import Options
-from penstock.fleet.archive import archive_path
-from penstock.fleet.cluster import check_ports_free, recorded
+from penstock.fleet.class_archive import archive_path
+from penstock.fleet.cluster_record import check_ports_free, load_cluster
 from penstock.fleet.jars import KAFKA_VERSION, Jars, cache_directory, jar_checksums, jars_directory, verify
 from penstock.fleet.java import find_java
 from penstock.fleet.layout import make_directory
-from penstock.fleet.local import check_room, remembered_document
-from penstock.fleet.parse import parse_fleet
+from penstock.fleet.local_fleet import check_disk_space, load_fleet_document
+from penstock.fleet.spec_file import parse_fleet
 from penstock.fleet.supervisor import supervisor_of
 from penstock.model.errors import Exit, PenstockError
+from penstock.model.errors.control import ControlPlaneNotReady
 from penstock.model.errors.fleet import MavenMissing
-from penstock.wire import pump
+from penstock.platform.services import READY, control_plane_state, control_plane_url
+from penstock.wire.compiled import DataPath, active_data_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +42,7 @@ class Finding:
 
 
 def doctor(*, options: Options = Options()) -> int:
-    """Check what the platform needs on this machine: Java, Maven, jars, disk, ports.
+    """Check this machine, and whether a running platform accepts changes.
 
     Example:  penstock doctor
     """
@@ -51,12 +53,13 @@ def doctor(*, options: Options = Options()) -> int:
         "maven": _maven,
         "jars": _jars,
         "archive": _archive,
-        "pump": _pump,
+        "data-path": _data_path,
         "home": lambda: _home(layout),
         "ports": lambda: _ports(layout),
+        "control-plane": lambda: _control_plane(layout),
     }
     findings = [_finding(what, check) for what, check in checks.items()]
-    columns = {"CHECK": "what", "STATE": "state", "DETAIL": "detail", "WAY OUT": "hint"}
+    columns = {"CHECK": "what", "STATE": "state", "DETAIL": "detail", "HINT": "hint"}
     rows = [asdict(finding) for finding in findings]
     show(rows, options.form, table_of(rows, columns))
     return Exit.UNHEALTHY if any(finding.state == "failed" for finding in findings) else Exit.FINE
@@ -70,7 +73,7 @@ def version(*, options: Options = Options()) -> int:
     try:
         java: str | None = find_java().version
     except PenstockError:
-        java = None  # `doctor` is there to say why
+        java = None  # `doctor` shows the reason
     data = {
         "penstock": __version__,
         "kafka": KAFKA_VERSION,
@@ -83,7 +86,7 @@ def version(*, options: Options = Options()) -> int:
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="For which shell.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")],
 ) -> int:
     """Print a completion script for your shell.
 
@@ -125,13 +128,13 @@ def _jars() -> str:
 
 def _archive() -> str:
     path = archive_path(find_java(), Jars(jars_directory(cache_directory())))
-    return str(path) if path.exists() else "not made yet: the next `penstock up` does it"
+    return str(path) if path.exists() else "not created yet: the next `penstock up` does it"
 
 
-def _pump() -> str:
-    """The gateway's data path: compiled or not, it does the same."""
-    found = pump.state()
-    return f"{found}; `make setup` compiles it again" if found is pump.Pump.STALE else found
+def _data_path() -> str:
+    """The gateway's data path behaves the same, compiled or not."""
+    data_path = active_data_path()
+    return f"{data_path}; `make setup` compiles it again" if data_path is DataPath.STALE else data_path
 
 
 def _home(layout: Layout) -> str:
@@ -139,17 +142,27 @@ def _home(layout: Layout) -> str:
     while not parent.exists():
         parent = parent.parent
     make_directory(parent)
-    check_room(parent)
+    check_disk_space(parent)
     return f"{layout.home}, {shutil.disk_usage(parent).free / 1e9:.0f} GB free"
 
 
 def _ports(layout: Layout) -> str:
     if supervisor_of(layout) is not None:
         return "in use by this fleet, which is up"
-    spec = parse_fleet(remembered_document(layout) or {"clusters": [{}]})
+    spec = parse_fleet(load_fleet_document(layout) or {"clusters": [{}]})
     for cluster in spec:
-        settled = recorded(cluster, layout)
+        settled = load_cluster(cluster, layout)
         for node in (settled.spec if settled else cluster).nodes:
             if all(node.ports.values()):
                 check_ports_free(cluster, node)
     return "free"
+
+
+def _control_plane(layout: Layout) -> str:
+    url = control_plane_url(layout)
+    if not url:
+        return "not running"
+    state = control_plane_state(url)
+    if state != READY:
+        raise ControlPlaneNotReady(url=url, state=state)
+    return f"ready at {url}"

@@ -7,23 +7,25 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from getpass import getpass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Group, RenderableType
 
-from penstock.cli.output import Format, progress, show, table_of, tell
+from penstock.cli.client_settings import ClientChoice, To, client_settings, hand_out
+from penstock.cli.output import Format, progress, report, show, table_of
 from penstock.cli.settings import Options
-from penstock.fleet import adopt as adoption
+from penstock.fleet import adoption
 from penstock.fleet.jars import KAFKA_VERSION, cache_directory, fetch_jars
 from penstock.fleet.layout import Layout
-from penstock.fleet.local import watched_fleet
+from penstock.fleet.local_fleet import load_fleet
 from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.runtime import obtain_runtime
-from penstock.kafka.security import Mechanism
+from penstock.kafka.security import Login, Mechanism
 from penstock.model.errors import Exit
 from penstock.model.errors.fleet import ClusterUnknown
 from penstock.model.errors.settings import SettingInvalid
+from penstock.model.plural import counted
 
 app = App(name="fleet", help="The Kafka clusters underneath: jars, connections, adoption.")
 
@@ -31,10 +33,10 @@ app = App(name="fleet", help="The Kafka clusters underneath: jars, connections, 
 @app.command
 async def fetch(
     *,
-    force: Annotated[bool, Parameter(help="Fetch again what is here already.", negative="")] = False,
+    force: Annotated[bool, Parameter(help="Fetch again what is already cached.", negative="")] = False,
     options: Options = Options(),
 ) -> int:
-    """Resolve Kafka's jars with Maven, check them, and make the class-data archive.
+    """Resolve Kafka's jars with Maven, verify them, and create the class-data archive.
 
     Example:  penstock fleet fetch
     """
@@ -56,49 +58,44 @@ async def fetch(
 @app.command
 def connect(
     *,
-    client: Annotated[Literal["java", "python", "kcat"], Parameter(help="Whose form of settings.")] = "java",
+    client: ClientChoice = "java",
     cluster: Annotated[str | None, Parameter(help="Which cluster.", show_default="the first")] = None,
+    to: To = None,
     options: Options = Options(),
 ) -> int:
-    """Print settings with which a client logs in as the platform itself. They hold its password.
+    """Print settings for a client that logs in as the platform itself. They contain its password.
 
-    Example:  penstock fleet connect > client.properties
+    Example:  penstock fleet connect --to .penstock/client.properties
     """
-    fleet = watched_fleet(options.layout)
+    fleet = load_fleet(options.layout)
     chosen = next((c for c in fleet.clusters if cluster in (None, c.name)), None)
     if chosen is None:
         known = ", ".join(c.name for c in fleet.clusters) or "none yet"
         raise ClusterUnknown(cluster=cluster or "home", known=known)
     settings = client_settings(
         chosen.cluster.spec.bootstrap(),
-        password=fleet.access.credentials.platform,
+        Login(PLATFORM_USER, fleet.access.credentials.platform, Mechanism(SCRAM_MECHANISM)),
+        client,
         ca=str(fleet.access.ca) if chosen.cluster.spec.tls else None,
-        client=client,
     )
-    if options.form is not Format.TABLE:
-        show(settings, options.form, "")
-    elif client == "kcat":
-        print(" ".join(["kcat", *(f"-X '{key}={value}'" for key, value in settings.items())]))
-    else:
-        for key, value in settings.items():
-            print(f"{key}={value}")
+    hand_out(settings, client, options.form, to)
     return Exit.FINE
 
 
 @app.command
 async def adopt(
-    name: Annotated[str, Parameter(help="What to call it here.")],
+    name: Annotated[str, Parameter(help="Its name here.")],
     *,
     bootstrap: Annotated[str, Parameter(help="Its bootstrap address, host:port[,…].")],
-    user: Annotated[str | None, Parameter(help="SASL user; none means no login.")] = None,
-    password_file: Annotated[Path | None, Parameter(help="A file that holds the password.")] = None,
+    user: Annotated[str | None, Parameter(help="SASL user; no login if left out.")] = None,
+    password_file: Annotated[Path | None, Parameter(help="File with the password.")] = None,
     mechanism: Annotated[Mechanism, Parameter(help="SASL mechanism.")] = Mechanism.SCRAM_SHA_512,
-    tls: Annotated[bool, Parameter(help="Connect by TLS.", negative="")] = False,
-    ca: Annotated[Path | None, Parameter(help="The CA to trust, PEM; the system's if left out.")] = None,
+    tls: Annotated[bool, Parameter(help="Connect with TLS.", negative="")] = False,
+    ca: Annotated[Path | None, Parameter(help="CA certificate, PEM; the system's CAs if left out.")] = None,
     metrics: Annotated[str | None, Parameter(help="Brokers' metrics agents, host:port[,…].")] = None,
     options: Options = Options(),
 ) -> int:
-    """Take in a cluster that runs elsewhere: probe what it allows and remember it. Changes nothing on it.
+    """Adopt a cluster that runs elsewhere: probe its capabilities and save them. Changes nothing on it.
 
     Example:  penstock fleet adopt east --bootstrap kafka-1:9092 --user penstock --password-file secret --tls
     """
@@ -118,7 +115,7 @@ async def adopt(
 
 @app.command(name="list")
 def list_(*, options: Options = Options()) -> int:
-    """List the clusters of this fleet, its own and adopted ones.
+    """List the embedded and the adopted clusters.
 
     Example:  penstock fleet list -o json
     """
@@ -128,7 +125,11 @@ def list_(*, options: Options = Options()) -> int:
         rows.append(_row(a.name, "adopted", a.kafka_id, a.brokers, a.zones, a.bootstrap))
     columns = {"NAME": "name", "KIND": "kind", "KAFKA ID": "kafka_id", "BROKERS": "brokers"}
     columns |= {"ZONES": "zones", "BOOTSTRAP": "bootstrap"}
-    show(rows, options.form, table_of(rows, columns))
+    show(
+        rows,
+        options.form,
+        table_of(rows, columns, empty="no clusters: start one with `penstock up`, or adopt one"),
+    )
     return Exit.FINE
 
 
@@ -138,7 +139,7 @@ def capabilities(
     *,
     options: Options = Options(),
 ) -> int:
-    """Show what an adopted cluster allows, and what the platform would need the rest for.
+    """Show the capabilities of an adopted cluster, and what the missing ones are needed for.
 
     Example:  penstock fleet capabilities east
     """
@@ -158,26 +159,26 @@ def abandon(
     Example:  penstock fleet abandon east
     """
     adoption.abandon(options.layout, name)
-    tell(f"{name} is forgotten here and goes on where it runs")
+    report(f"{name} is no longer adopted; the cluster itself keeps running")
     return Exit.FINE
 
 
 @app.command
 async def rotate(*, options: Options = Options()) -> int:
-    """Give every node a new certificate and have it taken up without a restart.
+    """Renew the certificate of every node, without a restart.
 
     Example:  penstock fleet rotate
     """
-    from penstock.fleet.rotation import rotate_certificates
+    from penstock.fleet.certificate_rotation import rotate_certificates
 
-    rotated = await rotate_certificates(watched_fleet(options.layout))
+    rotated = await rotate_certificates(load_fleet(options.layout))
     rows = [{"node": node, "certificate": "renewed"} for node in rotated]
     show(rows, options.form, table_of(rows, {"NODE": "node", "CERTIFICATE": "certificate"}))
     return Exit.FINE
 
 
 def _embedded_rows(layout: Layout) -> list[dict[str, object]]:
-    clusters = [c.cluster for c in watched_fleet(layout).clusters]
+    clusters = [c.cluster for c in load_fleet(layout).clusters]
     return [
         _row(c.spec.name, "embedded", c.kafka_id, len(c.spec.brokers), c.spec.zones, c.spec.bootstrap())
         for c in clusters
@@ -192,7 +193,7 @@ def _row(
 
 
 def _password(path: Path | None) -> str:
-    """From a file or a prompt: a password on the command line would be seen by everybody."""
+    """From a file or a prompt: every user of the machine sees command lines."""
     if path is None:
         if not sys.stdin.isatty():
             raise SettingInvalid(
@@ -213,24 +214,11 @@ def _password(path: Path | None) -> str:
 def _adopted_view(adopted: adoption.Adopted) -> RenderableType:
     rows = [asdict(row) for row in adopted.capabilities]
     zones = ", ".join(adopted.zones) or "none"
-    head = f"[bold]{adopted.name}[/] {adopted.kafka_id}: {adopted.brokers} brokers, zones {zones}"
-    columns = {"CAPABILITY": "capability", "THERE": "there", "NEEDED FOR": "needed_for", "WHY NOT": "reason"}
-    return Group(head, table_of(rows, columns))
-
-
-def client_settings(
-    bootstrap: str, *, password: str, ca: str | None, client: Literal["java", "python", "kcat"]
-) -> dict[str, str]:
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "security.protocol": "SASL_SSL" if ca else "SASL_PLAINTEXT",
-        "sasl.mechanism": SCRAM_MECHANISM,
+    head = f"[bold]{adopted.name}[/] {adopted.kafka_id}: {counted(adopted.brokers, 'broker')}, zones: {zones}"
+    columns = {
+        "CAPABILITY": "capability",
+        "AVAILABLE": "available",
+        "NEEDED FOR": "needed_for",
+        "WHY NOT": "reason",
     }
-    if client == "java":
-        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-        settings["sasl.jaas.config"] = f'{module} required username="{PLATFORM_USER}" password="{password}";'
-        trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": ca or ""}
-    else:
-        settings |= {"sasl.username": PLATFORM_USER, "sasl.password": password}
-        trust = {"ssl.ca.location": ca or ""}
-    return settings | (trust if ca else {})
+    return Group(head, table_of(rows, columns))

@@ -1,4 +1,4 @@
-"""`penstock apply`: logical clusters and service accounts as they stand in a file.
+"""`penstock apply`: logical clusters and service accounts from a file.
 
     kind: cluster
     name: shop
@@ -13,10 +13,10 @@
     kind: cluster
     name: alone
     tenancy: dedicated
-    adopted: east                          # left out: brokers are made for it
+    adopted: east                          # left out: it gets new brokers
 
-What is there already is changed where it differs, and left alone where it does not; nothing is
-deleted. `--dry-run` prints the difference and changes nothing.
+Existing entities are changed where they differ; nothing is deleted. `--dry-run` prints the differences
+and changes nothing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import yaml
 from cyclopts import Parameter
 
 from penstock.cli.output import Format, show, table_of
-from penstock.cli.remote import Control, connected
+from penstock.cli.remote import connected, wait_for
 from penstock.cli.settings import RemoteOptions
 from penstock.model.entities import Tenancy
 from penstock.model.errors import Exit
-from penstock.model.errors.control import ProblemAnswered
-from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
+from penstock.model.errors.control import ProblemResponse
+from penstock.model.errors.settings import SettingInvalid
+from penstock.model.settings_reader import Section, read_documents
+from penstock.platform.control_client import ControlClient
 
 _KEYS: Final = {
     "cluster": ("name", "units", "tenancy", "adopted", "zones", "network", "overrides", "labels"),
@@ -58,11 +59,11 @@ class Manifest:
 
 def apply(
     *,
-    file: Annotated[Path, Parameter(name=["--file", "-f"], help="A YAML file of manifests.", negative="")],
-    dry_run: Annotated[bool, Parameter(help="Print the difference alone.", negative="")] = False,
+    file: Annotated[Path, Parameter(name=["--file", "-f"], help="YAML file with manifests.", negative="")],
+    dry_run: Annotated[bool, Parameter(help="Print the differences, change nothing.", negative="")] = False,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Make logical clusters and accounts as a file has them. Doing it again changes nothing.
+    """Create or change logical clusters and accounts as a file declares them. Repeating it changes nothing.
 
     Example:  penstock apply -f shop.yaml --dry-run
     """
@@ -74,7 +75,7 @@ def apply(
         rows.append(row)
         if change is not None and not dry_run:
             made = control.change(*change[:3], version=change[3])
-            control.wait(made["operation"])
+            wait_for(control, made["operation"])
     if options.form is Format.TABLE:
         for row in rows:
             print(f"{row['kind']} {row['name']}: {row['action']}")
@@ -86,73 +87,61 @@ def apply(
 
 
 def read_manifests(path: Path) -> list[Manifest]:
-    try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as failure:
-        raise SettingsUnreadable(path=path, reason=str(failure).replace("\n", " ")) from failure
-    return [_manifest(f"{path}: document {n}", d) for n, d in enumerate(documents, 1) if d is not None]
+    documents = enumerate(read_documents(path), 1)
+    return [_manifest(f"{path}: document {n}", document) for n, document in documents if document is not None]
 
 
 def _manifest(where: str, document: Any) -> Manifest:
-    if not isinstance(document, dict) or document.get("kind") not in _KEYS:
-        kind = document.get("kind") if isinstance(document, dict) else document
-        raise SettingInvalid(
-            where=where, key="kind", value=kind, expected=f"expected one of {', '.join(_KEYS)}"
-        )
-    values = {key: value for key, value in document.items() if key != "kind"}
-    known = _KEYS[document["kind"]]
-    for key in values:
-        if key not in known:
-            raise SettingUnknown(where=where, key=key, known=", ".join(known))
-    for key in ("name", "cluster") if document["kind"] == "account" else ("name",):
-        if not isinstance(values.get(key), str):
-            raise SettingInvalid(where=where, key=key, value=values.get(key), expected="expected a name")
-    if values.get("adopted") is not None and values.get("tenancy") != Tenancy.DEDICATED:
-        expected = "expected `tenancy: dedicated` beside it"
-        raise SettingInvalid(where=where, key="adopted", value=values["adopted"], expected=expected)
-    return Manifest(document["kind"], where, values)
+    values = document if isinstance(document, dict) else {"kind": document}
+    kind = Section(where, values, None).one_of("kind", tuple(_KEYS))
+    section = Section(where, {key: values[key] for key in values if key != "kind"}, _KEYS[kind])
+    for key in ("name", "cluster") if kind == "account" else ("name",):
+        section.text(key, expected="expected a name")
+    if section.values.get("adopted") is not None and section.values.get("tenancy") != Tenancy.DEDICATED:
+        raise section.invalid("adopted", "expected `tenancy: dedicated` beside it")
+    return Manifest(kind, where, section.values)
 
 
 Planned = tuple[str, str, Any, str | None]
 
 
-def _plan(control: Control, manifest: Manifest) -> tuple[dict[str, Any], Planned | None]:
-    row: dict[str, Any] = {"kind": manifest.kind, "name": manifest.name, "action": "as it is", "changes": []}
-    found, version = _found(control, manifest)
+def _plan(control: ControlClient, manifest: Manifest) -> tuple[dict[str, Any], Planned | None]:
+    row: dict[str, Any] = {"kind": manifest.kind, "name": manifest.name, "action": "unchanged", "changes": []}
+    current, version = _current(control, manifest)
     body = {key: value for key, value in manifest.values.items() if key != "cluster"}
-    if found is None:
+    if current is None:
         row["action"] = "create"
         row["changes"] = [f"+ {key}: {value}" for key, value in body.items()]
         path = "/clusters"
         if manifest.kind == "account":
             path = f"/clusters/{manifest.values['cluster']}/accounts"
         return row, ("POST", path, body, None)
-    changes = {k: v for k, v in body.items() if not _same(found.get(k), v)}
+    changes = {k: v for k, v in body.items() if not _same(current.get(k), v)}
     for key in _FIXED[manifest.kind]:
         if key in changes:
             raise SettingInvalid(
                 where=manifest.where,
                 key=key,
                 value=changes[key],
-                expected=f"and it is {found[key]!r} and cannot be changed",
+                expected=f"and cannot be changed: it is {current[key]!r}",
             )
     if not changes:
         return row, None
     row["action"] = "change"
     for key, value in changes.items():
-        row["changes"] += [f"- {key}: {found.get(key)}", f"+ {key}: {value}"]
+        row["changes"] += [f"- {key}: {current.get(key)}", f"+ {key}: {value}"]
     noun = "clusters" if manifest.kind == "cluster" else "accounts"
-    return row, ("PATCH", f"/{noun}/{found['id']}", changes, version)
+    return row, ("PATCH", f"/{noun}/{current['id']}", changes, version)
 
 
-def _found(control: Control, manifest: Manifest) -> tuple[dict[str, Any] | None, str | None]:
+def _current(control: ControlClient, manifest: Manifest) -> tuple[dict[str, Any] | None, str | None]:
     if manifest.kind == "cluster":
         for cluster in control.every("/clusters", name=manifest.name):
             return cluster, f'"{cluster["version"]}"'
         return None, None
     try:
         accounts = list(control.every(f"/clusters/{manifest.values['cluster']}/accounts"))
-    except ProblemAnswered as error:
+    except ProblemResponse as error:
         if error.exit_code is not Exit.NOT_FOUND:
             raise
         return None, None  # in a dry run its cluster may still be missing
@@ -162,11 +151,11 @@ def _found(control: Control, manifest: Manifest) -> tuple[dict[str, Any] | None,
     return None, None
 
 
-def _same(found: Any, wanted: Any) -> bool:
-    """What a manifest leaves out of a value has its default there."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        keys = found.keys() | wanted.keys()
-        return all(_same(found.get(k, _DEFAULTS.get(k)), wanted.get(k, _DEFAULTS.get(k))) for k in keys)
-    if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(_same, found, wanted))
-    return bool(found == wanted)
+def _same(current: Any, declared: Any) -> bool:
+    """Whether two values are equal; parts that are left out have their default."""
+    if isinstance(current, dict) and isinstance(declared, dict):
+        keys = current.keys() | declared.keys()
+        return all(_same(current.get(k, _DEFAULTS.get(k)), declared.get(k, _DEFAULTS.get(k))) for k in keys)
+    if isinstance(current, list) and isinstance(declared, list):
+        return len(current) == len(declared) and all(map(_same, current, declared))
+    return bool(current == declared)

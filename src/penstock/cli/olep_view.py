@@ -1,116 +1,83 @@
-"""`penstock olep view`: run views of a log, look at them, rebuild them."""
+"""`penstock olep view`: runs, inspects and rebuilds views of a log."""
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from penstock.cli.output import Format, show, table_of, tell
-from penstock.garbage import rare_collections
+from penstock.cli.flags import import_object, key_values
+from penstock.cli.output import Format, report, show, table_of
+from penstock.gc_tuning import rare_collections
 from penstock.model.errors import Exit
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.errors.views import ViewMissing
-from penstock.olep.log import Log, ends, open_log
+from penstock.olep.log import Log, end_position, open_log
 from penstock.olep.view import SKIPPED, ViewStore, ViewStores, digest
-from penstock.olep.view.memory import MemoryViews
+from penstock.olep.view.consistent_reads import SWITCH_SECONDS
 from penstock.olep.view.projection import Projection
 from penstock.olep.view.rebuild import drop_unused
 from penstock.olep.view.rebuild import rebuild as rebuild_view
 from penstock.olep.view.runner import Progress, Tuning, ViewRunner, catch_up
-from penstock.olep.view.sqlite import SqliteViews
+from penstock.olep.view.stores.memory import MemoryViews
+from penstock.olep.view.stores.sqlite import SqliteViews
+from penstock.stop_signals import stop_flag
 
 app = App(name="view", help="Views of a log: run, status, verify, rebuild, drop.")
 
-TELL_SECONDS = 5.0  # between lines about progress
+PROGRESS_SECONDS = 5.0  # between lines about progress
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Kafka:
-    """Which log, and how data is printed."""
+    """The flags of the log and of the output."""
 
     topic: Annotated[str, Parameter(help="The topic of the log.")]
     bootstrap: Annotated[str, Parameter(help="Kafka's address, host:port.")] = "127.0.0.1:9092"
     option: Annotated[
         tuple[str, ...], Parameter(name=["--option", "-X"], help="Client property, key=value.", negative="")
     ] = ()
-    output: Annotated[Format, Parameter(name=["--output", "-o"], help="How data is printed.")] = Format.TABLE
+    output: Annotated[Format, Parameter(name=["--output", "-o"], help="Output format.")] = Format.TABLE
 
     def log(self) -> Log:
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
-        for each in self.option:
-            key, found, value = each.partition("=")
-            if not found:
-                raise SettingInvalid(where="flags", key="--option", value=each, expected="expected key=value")
-            config[key] = value
-        return open_log(config, self.topic)
+        return open_log(config | key_values(self.option, "--option"), self.topic)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Which view: what it is made by, and where it lives."""
+    """The flags of the view: its projection and its store."""
 
     projection: Annotated[str, Parameter(help="The projection, module:name.")]
     sqlite: Annotated[Path | None, Parameter(help="Directory of SQLite files.")] = None
-    tantivy: Annotated[Path | None, Parameter(help="The same, with text searched by tantivy.")] = None
     postgres: Annotated[str | None, Parameter(help="Connection string of a database.")] = None
     redis: Annotated[str | None, Parameter(help="Address of a Valkey or Redis, redis://…")] = None
-    warehouse: Annotated[Path | None, Parameter(help="Directory of Parquet files.")] = None
 
-    def made_by(self) -> Projection:
-        module, _, attribute = self.projection.partition(":")
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            found = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise SettingInvalid(
-                where="flags",
-                key="--projection",
-                value=self.projection,
-                expected=f"expected module:name ({error})",
-            ) from error
-        finally:
-            sys.path.pop(0)
-        if not isinstance(found, Projection):
-            raise SettingInvalid(
-                where="flags", key="--projection", value=self.projection, expected="which is no Projection"
-            )
-        return found
+    def load_projection(self) -> Projection:
+        return import_object(self.projection, Projection, "--projection")
 
     def stores(self) -> ViewStores:
-        places = (self.sqlite, self.tantivy, self.postgres, self.redis, self.warehouse)
+        places = (self.sqlite, self.postgres, self.redis)
         if len([each for each in places if each is not None]) != 1:
             raise SettingInvalid(
                 where="flags",
                 key="--sqlite",
                 value=self.sqlite,
-                expected="expected one of --sqlite, --tantivy, --postgres, --redis and --warehouse",
+                expected="expected one of --sqlite, --postgres and --redis",
             )
-        if self.tantivy is not None:
-            from penstock.olep.view.tantivy import TantivyViews
-
-            return TantivyViews(self.tantivy)
         if self.postgres is not None:
-            from penstock.olep.view.postgres import PostgresViews
+            from penstock.olep.view.stores.postgres import PostgresViews
 
             return PostgresViews(self.postgres)
         if self.redis is not None:
-            from penstock.olep.view.redis import RedisViews
+            from penstock.olep.view.stores.redis import RedisViews
 
             return RedisViews(self.redis)
-        if self.warehouse is not None:
-            from penstock.olep.view.warehouse import WarehouseViews
-
-            return WarehouseViews(self.warehouse)
         assert self.sqlite is not None
         return SqliteViews(self.sqlite)
 
@@ -121,19 +88,24 @@ def run(
     view: View,
     kafka: Kafka,
     batch: Annotated[int, Parameter(help="Records in one transaction.")] = 1000,
-    once: Annotated[bool, Parameter(help="Stop at the log's present end.", negative="")] = False,
+    once: Annotated[bool, Parameter(help="Stop at the current end of the log.", negative="")] = False,
 ) -> int:
-    """Follow the log and keep the view up to date. Ctrl-C stops it.
+    """Follow the log and keep the view up to date, until Ctrl-C.
 
     Example:  penstock olep view run --projection bank:BALANCES --sqlite views --topic accounts
     """
     log = kafka.log()
-    runner = ViewRunner(view.made_by(), log, view.stores(), tuning=Tuning(batch_max=batch), see=_teller())
-    stopping = _stop_on_signals()
-    with rare_collections():
+    runner = ViewRunner(
+        view.load_projection(),
+        log,
+        view.stores(),
+        tuning=Tuning(batch_max=batch),
+        on_progress=_progress_reporter(),
+    )
+    with rare_collections(), stop_flag() as stopping:
         if once:
             catch_up(runner, stopping)
-            _told(runner.progress())
+            _report_progress(runner.progress())
         else:
             runner.run(stopping)
     return Exit.FINE
@@ -141,12 +113,12 @@ def run(
 
 @app.command
 def status(*, view: View, kafka: Kafka) -> int:
-    """Print where each generation stands, and which one serves.
+    """Show the position of each generation, and which one serves.
 
     Example:  penstock olep view status --projection bank:BALANCES --sqlite views --topic accounts
     """
-    projection, stores, log = view.made_by(), view.stores(), kafka.log()
-    tail, serving = ends(log), stores.serving(projection.name)
+    projection, stores, log = view.load_projection(), view.stores(), kafka.log()
+    tail, serving = end_position(log), stores.serving(projection.name)
     rows = []
     for generation in stores.generations(projection.name):
         try:
@@ -178,25 +150,27 @@ def status(*, view: View, kafka: Kafka) -> int:
 
 @app.command
 def verify(*, view: View, kafka: Kafka) -> int:
-    """Compare the view with the replayed log, at the position where it stands.
+    """Compare the view with a replay of the log up to the view's position.
 
     Example:  penstock olep view verify --projection bank:BALANCES --sqlite views --topic accounts
     """
-    projection, log = view.made_by(), kafka.log()
+    projection, log = view.load_projection(), kafka.log()
     store = _serving(projection, view.stores(), log)
     position = store.position()
     with store.reading(position) as reader:
-        found = digest(reader, projection)
+        actual = digest(reader, projection)
     store.close()
     memory = MemoryViews()
-    runner = ViewRunner(projection, log, memory, tuning=Tuning(batch_max=20_000), see=_teller())
-    with rare_collections():
-        catch_up(runner, _stop_on_signals(), until=position)
+    runner = ViewRunner(
+        projection, log, memory, tuning=Tuning(batch_max=20_000), on_progress=_progress_reporter()
+    )
+    with rare_collections(), stop_flag() as stopping:
+        catch_up(runner, stopping, until=position)
     replayed = memory.open(projection, log.topic_id, log.partitions, generation=1)
     with replayed.reading(position) as reader:
         expected = digest(reader, projection)
-    same = found == expected
-    row = {"view": projection.name, "digest": found, "replayed": expected, "same": same}
+    same = actual == expected
+    row = {"view": projection.name, "digest": actual, "replayed": expected, "same": same}
     columns = {"VIEW": "view", "DIGEST": "digest", "REPLAYED": "replayed", "SAME": "same"}
     show([row], kafka.output, table_of([row], columns))
     return Exit.FINE if same else Exit.FAILED
@@ -209,26 +183,29 @@ def rebuild(
     kafka: Kafka,
     drop: Annotated[bool, Parameter(help="Drop older generations afterwards.", negative="")] = False,
 ) -> int:
-    """Build the view anew from the log's start while the old one serves; compare; swap.
+    """Rebuild the view from the start of the log, compare it with the old one, then swap.
 
-    A rebuild that was interrupted goes on where it stopped.
+    The old view serves meanwhile. An interrupted rebuild continues where it stopped.
 
     Example:  penstock olep view rebuild --projection bank:BALANCES --sqlite views --topic accounts
     """
-    projection, stores = view.made_by(), view.stores()
-    with rare_collections():
+    projection, stores = view.load_projection(), view.stores()
+    with rare_collections(), stop_flag() as stopping:
         done = rebuild_view(
             projection,
             kafka.log(),
             stores,
-            _stop_on_signals(),
+            stopping,
             tuning=Tuning(batch_max=5000),
-            see=_teller(),
+            on_progress=_progress_reporter(),
         )
     if done is None:
-        tell("stopped; call it again to go on")
+        report("stopped; run it again to continue")
         return Exit.FAILED
-    dropped = drop_unused(projection, stores) if drop else []
+    dropped = []
+    if drop:
+        time.sleep(2 * SWITCH_SECONDS)  # until every reader uses the new generation
+        dropped = drop_unused(projection, stores)
     row = {
         "view": done.view,
         "old": "" if done.old is None else done.old,
@@ -243,11 +220,11 @@ def rebuild(
 
 @app.command
 def skipped(*, view: View, kafka: Kafka) -> int:
-    """List the events that the projection could not apply and went past.
+    """List the events that the projection skipped.
 
     Example:  penstock olep view skipped --projection bank:BALANCES --sqlite views --topic accounts
     """
-    projection, log = view.made_by(), kafka.log()
+    projection, log = view.load_projection(), kafka.log()
     store = _serving(projection, view.stores(), log)
     rows = [
         {"partition": partition, "offset": at, "reason": reason, "detail": detail}
@@ -256,7 +233,7 @@ def skipped(*, view: View, kafka: Kafka) -> int:
     ]
     store.close()
     columns = {"PARTITION": "partition", "OFFSET": "offset", "REASON": "reason", "DETAIL": "detail"}
-    show(rows, kafka.output, table_of(rows, columns))
+    show(rows, kafka.output, table_of(rows, columns, empty="no skipped events"))
     return Exit.FINE
 
 
@@ -267,30 +244,23 @@ def _serving(projection: Projection, stores: ViewStores, log: Log) -> ViewStore:
     return stores.open(projection, log.topic_id, log.partitions, generation=serving)
 
 
-def _teller() -> Any:
-    due = time.monotonic() + TELL_SECONDS
+def _progress_reporter() -> Any:
+    due = time.monotonic() + PROGRESS_SECONDS
 
-    def see(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         nonlocal due
         if time.monotonic() >= due:
-            due = time.monotonic() + TELL_SECONDS
-            _told(progress)
+            due = time.monotonic() + PROGRESS_SECONDS
+            _report_progress(progress)
 
-    return see
+    return on_progress
 
 
-def _told(progress: Progress) -> None:
+def _report_progress(progress: Progress) -> None:
     left = progress.seconds_left
-    tell(
+    report(
         f"{progress.view} {progress.generation}: {progress.records} events, {progress.rate:.0f} a second, "
         f"{progress.lag} behind" + (f", {left:.0f} s left" if left and left >= 1 else "")
     )
     if progress.failure:
-        tell(f"{progress.view} {progress.generation}: {progress.failure}")
-
-
-def _stop_on_signals() -> threading.Event:
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    return stopping
+        report(f"{progress.view} {progress.generation}: {progress.failure}")

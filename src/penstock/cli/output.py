@@ -1,9 +1,10 @@
-"""What commands print: data as a table, JSON or YAML, and errors with their way out."""
+"""What commands print: data as a table, JSON or YAML, progress, and errors with their hint."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import structlog
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.fleet.layout import Layout
     from penstock.model.errors import PenstockError
 
-WIDTH_ELSEWHERE = 10_000  # columns, where there is no terminal: nothing is cut off
+WIDTH_ELSEWHERE = 10_000  # columns where there is no terminal, so that nothing is cut off
 
 _STATE_STYLES = {
     "ready": "green",
@@ -58,7 +60,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @lru_cache(maxsize=2)
 def _console_on(stream: TextIO) -> Console:
-    # One for each stream: what is told while something moves there must go through the same one.
+    # One for each stream: lines printed beside a spinner must go through the spinner's console.
     width = None if stream.isatty() else WIDTH_ELSEWHERE
     return Console(file=stream, highlight=False, soft_wrap=not stream.isatty(), width=width)
 
@@ -75,11 +77,16 @@ def show(data: Any, form: Format, view: RenderableType) -> None:
         console().print(view)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
-    """A plain table: heading → key. States are coloured, nothing is a dash, numbers stand right.
+def table_of(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str = "none"
+) -> RenderableType:
+    """A plain table: heading → key; without rows, the sentence `empty`.
 
-    Only the last column may be wrapped: that is where sentences stand.
+    States are coloured, missing values are a dash, numbers are right-aligned. Only the last column
+    wraps, since it holds the sentences.
     """
+    if not rows:
+        return plain(empty)
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     last = list(columns)[-1]
     for heading, key in columns.items():
@@ -91,11 +98,11 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> T
     return table
 
 
-def tell(line: str) -> None:
-    """A line for people, on standard error, so that pipes carry data alone.
+def report(line: str) -> None:
+    """Print a line for people on standard error, so that pipes carry only data.
 
-    It may hold markup: what comes from elsewhere goes through `plain` first. A terminal that was
-    closed is no reason to end whatever was to be told of.
+    It may contain markup, so pass foreign text through `plain`. A closed terminal is ignored: it is no
+    reason to end a service.
     """
     with contextlib.suppress(OSError):
         console(stderr=True).print(line)
@@ -103,14 +110,27 @@ def tell(line: str) -> None:
 
 @contextmanager
 def progress(doing: str) -> Iterator[None]:
-    """Something that takes a while: a spinner on a terminal, one plain line elsewhere."""
+    """Wraps what takes long: a spinner on a terminal, one line elsewhere."""
     out = console(stderr=True)
     if not out.is_terminal:
-        tell(doing)
+        report(doing)
         yield
         return
     with out.status(doing):
         yield
+
+
+def log_json_lines() -> None:
+    """Log JSON lines from `info` up to standard error, for commands that run a service."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
 
 
 def show_error(error: PenstockError, form: Format = Format.TABLE) -> None:
@@ -145,12 +165,12 @@ def _is_number(value: Any) -> bool:
 
 
 def plain(text: str) -> str:
-    """Text from elsewhere, which must not be taken for markup."""
+    """Foreign text, escaped so that it is not taken for markup."""
     return escape(text)
 
 
 def this_command() -> str:
-    """How a person at this terminal calls us: by name if the PATH has us, else by path."""
+    """How to call this command in this shell: by name if it is on the PATH, else by path."""
     if shutil.which("penstock"):
         return "penstock"
     beside = Path(sys.executable).with_name("penstock")
@@ -160,6 +180,6 @@ def this_command() -> str:
 
 
 def home_flag(layout: Layout) -> str:
-    """What a command has to be told that is to speak of the same home."""
+    """The flag that makes another command use the same home."""
     elsewhere = layout.home != Path(".penstock").absolute()
     return f" --home {shlex.quote(str(layout.home))}" if elsewhere else ""

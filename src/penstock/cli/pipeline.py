@@ -1,10 +1,8 @@
-"""`penstock pipeline`: jobs on Spark, from topics to tables."""
+"""`penstock pipeline`: jobs on Spark that write topics to tables."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from penstock.cli.metrics import Metrics, metrics_at
-from penstock.cli.output import Format, console, plain, progress, show, table_of, tell
-from penstock.cli.settings import Options
+from penstock.cli.output import Format, console, plain, progress, report, show, table_of
+from penstock.cli.settings import Metrics, Options
 from penstock.fleet.jars import cache_directory
+from penstock.metrics_server import metrics_at
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.pipeline import TableMissing
 from penstock.model.errors.settings import ExtraMissing, SettingInvalid
+from penstock.model.plural import counted
+from penstock.stop_signals import stop_flag
 
 if TYPE_CHECKING:
     from penstock.pipeline.job import Job
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 app = App(name="pipeline", help="Jobs on Spark: topics to tables, metering, fleet SLO, audit.")
 
-JobName = Annotated[str, Parameter(help="A job, by its name.")]
+JobName = Annotated[str, Parameter(help="Name of the job.")]
 SettingsFile = Annotated[
-    Path | None, Parameter(name=("--settings", "-s"), help="Settings of the pipeline.", show_default="none")
+    Path | None,
+    Parameter(name=("--settings", "-s"), help="Settings file of the pipeline.", show_default="none"),
 ]
 Master = Annotated[str | None, Parameter(help="Spark's master.", show_default="local[*]")]
 
@@ -41,17 +42,22 @@ Master = Annotated[str | None, Parameter(help="Spark's master.", show_default="l
 @app.command
 def fetch(
     *,
-    force: Annotated[bool, Parameter(help="Fetch again what is here already.", negative="")] = False,
+    force: Annotated[bool, Parameter(help="Fetch again what is already cached.", negative="")] = False,
+    to: Annotated[
+        Path | None, Parameter(help="Copy what spark-submit needs to this directory.", show_default="none")
+    ] = None,
     options: Options = Options(),
 ) -> int:
-    """Resolve the connectors for Spark with Maven, and check them.
+    """Resolve Spark's connectors with Maven, and verify them.
 
-    Example:  penstock pipeline fetch
+    Example:  penstock pipeline fetch --to submit
     """
-    from penstock.pipeline.connectors import SPARK_VERSION, connector_jars
+    from penstock.pipeline.spark.connectors import SPARK_VERSION, connector_jars, copy_for_submit
 
     with progress(f"fetching connectors for Spark {SPARK_VERSION} with Maven, once"):
         jars = connector_jars(cache_directory(), force=force)
+        if to is not None:
+            jars = copy_for_submit(jars, to)
     data = {"spark": SPARK_VERSION, "jars": [str(jar) for jar in jars]}
     if options.form is not Format.TABLE:
         show(data, options.form, "")
@@ -60,12 +66,12 @@ def fetch(
 
 @app.command(name="list")
 def list_(*, settings: SettingsFile = None, options: Options = Options()) -> int:
-    """List the jobs: where they read, what they write, how often.
+    """List the jobs: source topic, table, mode, interval.
 
     Example:  penstock pipeline list
     """
     _need_spark()
-    from penstock.pipeline.access import settings_for
+    from penstock.pipeline.composition import settings_for
     from penstock.pipeline.jobs import all_jobs
 
     rows = [
@@ -91,29 +97,33 @@ def run(
     *,
     settings: SettingsFile = None,
     master: Master = None,
-    live: Annotated[bool, Parameter(help="Go on until stopped.", negative="")] = False,
+    live: Annotated[bool, Parameter(help="Run until stopped.", negative="")] = False,
     accept_loss: Annotated[
-        bool, Parameter(help="Go on without records that retention took.", negative="")
+        bool, Parameter(help="Continue without records that retention has deleted.", negative="")
     ] = False,
     metrics: Metrics = None,
     options: Options = Options(),
 ) -> int:
-    """Run one job: what its topic holds now, or on and on with --live.
+    """Run a job: over what its topic holds now, or continuously with --live.
 
     Example:  penstock pipeline run metering
     """
     _need_spark()
-    from penstock.pipeline.access import settings_for
-    from penstock.pipeline.jobs import find_job
+    from penstock.pipeline.composition import match_topics, settings_for
+    from penstock.pipeline.jobs import find_job, find_jobs
     from penstock.pipeline.metrics import JobsCollector
 
-    wanted = settings_for(options.layout, settings)
-    found = find_job(wanted, job)
-    with metrics_at(metrics, JobsCollector(wanted.state)):
+    chosen = match_topics(settings_for(options.layout, settings), options.layout)
+    definitions = [find_job(chosen, job)] if live else find_jobs(chosen, job)
+    with metrics_at(metrics, JobsCollector(chosen.state)):
         _, runner = _runner(settings, master, options)
-        with _watching(job) as observe, _until_signal() as stopped:
-            outcome = runner.run(found, live=live, accept_loss=accept_loss, observe=observe, stopped=stopped)
-    _show_outcome(outcome, options)
+        with stop_flag() as stop:
+            for definition in definitions:
+                with _watching(definition.name) as observe:
+                    outcome = runner.run(
+                        definition, live=live, accept_loss=accept_loss, observe=observe, stopped=stop.is_set
+                    )
+                _show_outcome(outcome, options)
     return Exit.FINE
 
 
@@ -122,60 +132,59 @@ def schedule(
     *,
     settings: SettingsFile = None,
     master: Master = None,
-    once: Annotated[bool, Parameter(help="Run what is due, then end.", negative="")] = False,
+    once: Annotated[bool, Parameter(help="Run the jobs that are due, then exit.", negative="")] = False,
     metrics: Metrics = None,
     options: Options = Options(),
 ) -> int:
-    """Run every job that has a rhythm, when it is due, until stopped.
+    """Run every job with an interval whenever it is due, until stopped. Compacts tables as needed.
 
     Example:  penstock pipeline schedule --settings pipeline.yaml
     """
     _need_spark()
-    from penstock.pipeline.access import settings_for
+    from penstock.pipeline.composition import match_topics, settings_for
     from penstock.pipeline.jobs import all_jobs
+    from penstock.pipeline.lake.maintenance import maintain_due
     from penstock.pipeline.metrics import JobsCollector
-    from penstock.pipeline.schedule import keep_time
+    from penstock.pipeline.schedule import ListedJobs, SystemClock, run_schedule
 
-    wanted = settings_for(options.layout, settings)
+    chosen = settings_for(options.layout, settings)
     with ExitStack() as stack:
-        stack.enter_context(metrics_at(metrics, JobsCollector(wanted.state)))
+        stack.enter_context(metrics_at(metrics, JobsCollector(chosen.state)))
         _, runner = _runner(settings, master, options)
-        stopped = stack.enter_context(_until_signal())
+        stopped = stack.enter_context(stop_flag()).is_set
 
         def carry_out(job: Job) -> None:
             _show_outcome(runner.run(job, stopped=stopped), options)
+            if not stopped():
+                for kept in maintain_due(runner.tables, job, now=datetime.now(UTC)):
+                    report(f"compacted {kept.table}: {kept.files_before} files, now {kept.files_after}")
 
         def failed(job: Job, error: PenstockError) -> None:
-            tell(f"[red]{job.name}[/]: {plain(str(error))}")
-            if not runner.alive():  # whoever started this starts it again; without Spark every run would fail
+            report(f"[red]{job.name}[/]: {plain(str(error))}")
+            if (
+                not runner.alive()
+            ):  # without Spark every run would fail, so let a supervisor restart this process
                 raise error
 
-        jobs = all_jobs(wanted).values()
-        well = keep_time(jobs, carry_out, clock=_Clock(), stopped=stopped, failed=failed, once=once)
+        clock = SystemClock()
+        jobs = ListedJobs(lambda: all_jobs(match_topics(chosen, options.layout)).values(), clock)
+        well = run_schedule(jobs, carry_out, clock=clock, stopped=stopped, failed=failed, once=once)
     return Exit.FAILED if once and not well else Exit.FINE
-
-
-class _Clock:
-    def now(self) -> float:
-        return time.time()
-
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 @app.command
 def status(*, settings: SettingsFile = None, options: Options = Options()) -> int:
-    """Show how every job is doing: its last run, and how far it is behind.
+    """Show every job: state, last run, lag.
 
     Example:  penstock pipeline status
     """
     _need_spark()
-    from penstock.pipeline.access import settings_for
+    from penstock.pipeline.composition import settings_for
     from penstock.pipeline.jobs import all_jobs
     from penstock.pipeline.status import job_files, read_status
 
-    wanted = settings_for(options.layout, settings)
-    rows = [asdict(read_status(job_files(wanted.state, name), name)) for name in all_jobs(wanted)]
+    chosen = settings_for(options.layout, settings)
+    rows = [asdict(read_status(job_files(chosen.state, name), name)) for name in all_jobs(chosen)]
     for row in rows:
         stamp = row["updated_ms"]
         row["updated"] = (
@@ -185,10 +194,10 @@ def status(*, settings: SettingsFile = None, options: Options = Options()) -> in
         "JOB": "job",
         "STATE": "state",
         "UPDATED": "updated",
-        "RECORDS": "rows",
+        "RECORDS": "records",
         "REJECTED": "rejected",
     }
-    show(rows, options.form, table_of(rows, columns | {"BEHIND": "behind", "ERROR": "error"}))
+    show(rows, options.form, table_of(rows, columns | {"LAG": "lag", "ERROR": "error"}))
     return Exit.FINE
 
 
@@ -211,22 +220,25 @@ def backfill(
     Example:  penstock pipeline backfill orders --from 0:1000,1:900 --until 0:2000,1:1800
     """
     _need_spark()
-    from penstock.pipeline.access import connection_for, settings_for
     from penstock.pipeline.backfill import backfill as fill
-    from penstock.pipeline.backfill import chosen_range
+    from penstock.pipeline.backfill import resolve_range
+    from penstock.pipeline.composition import connection_for, match_topics, settings_for
     from penstock.pipeline.jobs import find_job
-    from penstock.pipeline.kafka import look_at
-    from penstock.pipeline.lock import only_run
+    from penstock.pipeline.lock import exclusive_run
+    from penstock.pipeline.spark.kafka import describe_topic
     from penstock.pipeline.status import job_files
 
-    wanted = settings_for(options.layout, settings)
-    found = find_job(wanted, job)
-    connection = connection_for(wanted, options.layout)
-    topic = asyncio.run(look_at(connection, found.source.topic, job=job))
-    chosen_range(topic, job, start, until)  # a wrong range is told before Spark is started
+    chosen = match_topics(settings_for(options.layout, settings), options.layout)
+    definition = find_job(chosen, job)
+    connection = connection_for(chosen, options.layout)
+    topic = asyncio.run(describe_topic(connection, definition.source.topic, job=job))
+    resolve_range(topic, job, start, until)  # so that a wrong range is refused before Spark starts
     _, runner = _runner(settings, master, options)
-    with only_run(job_files(wanted.state, job).lock, job), progress(f"reading {found.source.topic} again"):
-        filled = fill(runner.tables, found, connection, topic, start, until)
+    with (
+        exclusive_run(job_files(chosen.state, job).lock, job),
+        progress(f"reading {definition.source.topic} again"),
+    ):
+        filled = fill(runner.tables, definition, connection, topic, start, until)
     row = {"job": job, "records": filled.records, "rejected": filled.rejected}
     show(
         asdict(filled),
@@ -238,41 +250,45 @@ def backfill(
 
 @app.command
 def explain(job: JobName, *, settings: SettingsFile = None, options: Options = Options()) -> int:
-    """Say what a job would do: its source, its tables, and where the next run begins.
+    """Explain what a job would do: source, tables, and where the next run starts.
 
     Example:  penstock pipeline explain metering
     """
     _need_spark()
-    from penstock.pipeline.access import connection_for, settings_for
-    from penstock.pipeline.checkpoint import read_checkpoint
+    from penstock.pipeline.composition import connection_for, match_topics, settings_for
     from penstock.pipeline.jobs import find_job
-    from penstock.pipeline.kafka import group_of, look_at
-    from penstock.pipeline.ledger import behind
+    from penstock.pipeline.lake.ledger import lag
+    from penstock.pipeline.spark.checkpoint import LocalDirectory, read_checkpoint
+    from penstock.pipeline.spark.kafka import describe_topic, group_of
     from penstock.pipeline.status import job_files, read_status
 
-    wanted = settings_for(options.layout, settings)
-    found = find_job(wanted, job)
-    topic = asyncio.run(look_at(connection_for(wanted, options.layout), found.source.topic, job=job))
-    files = job_files(wanted.state, job)
-    checkpoint = read_checkpoint(job, files.checkpoint, topic.name)
+    chosen = match_topics(settings_for(options.layout, settings), options.layout)
+    definition = find_job(chosen, job)
+    topic = asyncio.run(
+        describe_topic(connection_for(chosen, options.layout), definition.source.topic, job=job)
+    )
+    files = job_files(chosen.state, job)
+    location = chosen.checkpoint_of(job)
+    checkpoint = read_checkpoint(job, LocalDirectory(Path(location)), topic.name)
     last = read_status(files, job).offsets
     done = checkpoint.end if checkpoint is not None else {int(p): at for p, at in last.items()}
     begin = ", ".join(f"{p}:{done.get(p, o)}" for p, o in sorted(topic.start.items()))
-    if checkpoint is None:  # to ask the table takes Spark
-        begin += f", or later: where {found.sink.table} stands"
+    if checkpoint is None:  # to ask the table, or another file system, takes Spark
+        begin += f", or later: at the position of {definition.sink.table}"
+    partitions = counted(len(topic.start), "partition")
     data: dict[str, Any] = {
         "job": job,
-        "reads": f"{topic.name}, {len(topic.start)} partitions, {found.source.form}, committed records",
-        "writes": f"{found.sink.table}, {found.sink.mode}",
-        "rejects to": found.sink.rejected,
-        "derives": ", ".join(each.table for each in found.derived) or None,
-        "lake": wanted.lake.warehouse,
-        "checkpoint": str(files.checkpoint),
+        "reads": f"{topic.name}, {partitions}, {definition.source.format}, committed records",
+        "writes": f"{definition.sink.table}, {definition.sink.mode}",
+        "rejects to": definition.sink.rejected,
+        "derives": ", ".join(each.table for each in definition.derived) or None,
+        "lake": chosen.lake.warehouse,
+        "checkpoint": location,
         "next batch": (checkpoint.committed if checkpoint is not None else -1) + 1,
         "begins at": begin,
-        "behind": behind(topic, done),
+        "lag": lag(topic, done),
         "lag is shown by": f"group {group_of(job)}",
-        "master": wanted.engine.master,
+        "master": chosen.engine.master,
     }
     rows = [{"what": key, "value": value} for key, value in data.items()]
     show(data, options.form, table_of(rows, {"WHAT": "what", "VALUE": "value"}))
@@ -283,21 +299,21 @@ def explain(job: JobName, *, settings: SettingsFile = None, options: Options = O
 def maintain(
     table: Annotated[str, Parameter(help="A table, as namespace.name.")],
     *,
-    days: Annotated[float, Parameter(help="How long histories are kept.")] = 5.0,
+    days: Annotated[float, Parameter(help="Days of history to keep.")] = 5.0,
     settings: SettingsFile = None,
     master: Master = None,
     options: Options = Options(),
 ) -> int:
-    """Compact a table's files, shorten its history, remove what no commit knows. Rows stay as they are.
+    """Compact a table's files, expire old snapshots, delete orphan files. Rows do not change.
 
     Example:  penstock pipeline maintain platform.probes
     """
     _need_spark()
-    from penstock.pipeline.maintenance import maintain as keep
+    from penstock.pipeline.lake.maintenance import maintain as keep
 
-    wanted, runner = _runner(settings, master, options)
+    chosen, runner = _runner(settings, master, options)
     if not runner.tables.exists(table):
-        raise TableMissing(table=table, where=wanted.lake.warehouse, job="<job>")
+        raise TableMissing(table=table, where=chosen.lake.warehouse, job="<job>")
     with progress(f"maintaining {table}"):
         kept = asdict(keep(runner.tables, table, now=datetime.now(UTC), days=days))
     columns = {"TABLE": "table", "FILES": "files_before", "NOW": "files_after"}
@@ -308,41 +324,41 @@ def maintain(
 
 @app.command
 def invoices(
-    file: Annotated[Path, Parameter(help="Where the lines go: .csv, .json or .parquet.")],
+    file: Annotated[Path, Parameter(help="Output file: .csv, .json or .parquet.")],
     *,
     first: Annotated[date, Parameter(name="--from", help="The first day.")],
     last: Annotated[date, Parameter(name="--until", help="The last day, included.")],
-    tenant: Annotated[str | None, Parameter(help="Of this tenant alone.", show_default="all")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only this tenant.", show_default="all")] = None,
     settings: SettingsFile = None,
     master: Master = None,
     options: Options = Options(),
 ) -> int:
-    """Write what each tenant used in a period, in every dimension, to a file.
+    """Write each tenant's usage of a period to a file, by dimension.
 
     Example:  penstock pipeline invoices june.csv --from 2026-06-01 --until 2026-06-30
     """
     _need_spark()
-    from penstock.pipeline.failure import naming
-    from penstock.pipeline.invoices import Paper, invoice_lines, write_lines
+    from penstock.pipeline.jobs.invoices import InvoiceFormat, invoice_lines, write_lines
+    from penstock.pipeline.spark.failure import translate_errors
 
     suffix = file.suffix.removeprefix(".")
-    if suffix not in list(Paper):
+    if suffix not in list(InvoiceFormat):
         raise SettingInvalid(
             where="flags", key="file", value=str(file), expected="expected .csv, .json or .parquet"
         )
-    wanted, runner = _runner(settings, master, options)
-    _need_table(runner, wanted, "platform.usage_daily", "metering")
-    with naming("the use of tenants"):
+    chosen, runner = _runner(settings, master, options)
+    _need_table(runner, chosen, "platform.usage_daily", "metering")
+    with translate_errors("the use of tenants"):
         lines = invoice_lines(runner.tables.frame("platform.usage_daily"), first, last, tenant)
-        write_lines(lines, file, Paper(suffix))
-    tell(f"{len(lines)} lines in {plain(str(file))}")
+        write_lines(lines, file, InvoiceFormat(suffix))
+    report(f"wrote {counted(len(lines), 'line')} to {plain(str(file))}")
     return Exit.FINE
 
 
 @app.command
 def slo(
     *,
-    plot: Annotated[Path | None, Parameter(help="Draw it into this file, .png or .html.")] = None,
+    plot: Annotated[Path | None, Parameter(help="Plot to this file, .png or .html.")] = None,
     settings: SettingsFile = None,
     master: Master = None,
     options: Options = Options(),
@@ -352,17 +368,17 @@ def slo(
     Example:  penstock pipeline slo --plot slo.html
     """
     _need_spark()
-    from penstock.pipeline.failure import naming
-    from penstock.pipeline.report import draw, weeks_of
+    from penstock.pipeline.jobs.slo_report import draw, weeks_of
+    from penstock.pipeline.spark.failure import translate_errors
 
-    wanted, runner = _runner(settings, master, options)
-    _need_table(runner, wanted, "platform.slo_fleet", "slo")
-    with naming("the fleet's SLO"):
+    chosen, runner = _runner(settings, master, options)
+    _need_table(runner, chosen, "platform.slo_fleet", "slo")
+    with translate_errors("the fleet's SLO"):
         weeks = weeks_of(runner.tables.frame("platform.slo_fleet"))
         if plot is not None:
             draw(weeks, plot)
     if plot is not None:
-        tell(f"drawn: {plain(str(plot))}")
+        report(f"wrote {plain(str(plot))}")
     rows = [asdict(week) for week in weeks]
     view = [
         row
@@ -386,51 +402,52 @@ def rebuild(
     *,
     application: Annotated[str, Parameter(help="The application, as module:name.")],
     topic: Annotated[str, Parameter(help="Its log.")],
-    state: Annotated[Path, Parameter(help="A new directory, for the SQLite files of its executors.")],
+    state: Annotated[Path, Parameter(help="New directory for the executors' SQLite files.")],
     log: Annotated[
-        str | None, Parameter(help="What its events call the log.", show_default="the topic")
+        str | None, Parameter(help="Name of the log in its events.", show_default="the topic")
     ] = None,
     group: Annotated[
         str | None,
-        Parameter(help="Executors' group: what it has sent is not sent again.", show_default="none"),
+        Parameter(help="Executors' group, so that its output is not sent again.", show_default="none"),
     ] = None,
     settings: SettingsFile = None,
     master: Master = None,
     options: Options = Options(),
 ) -> int:
-    """Fold a whole log into the state of an event-processing application, for its executors to go on from.
+    """Build the state of an event-processing application from its whole log.
 
     Example:  penstock pipeline rebuild --application bank:BANK --topic accounts --state state
     """
     _need_spark()
     from penstock.cli.olep import find_application
     from penstock.olep.codec import JsonCodec
-    from penstock.pipeline.access import connection_for, settings_for
-    from penstock.pipeline.folding import Task
-    from penstock.pipeline.kafka import committed_by, look_at
-    from penstock.pipeline.rebuild import kafka_form, rebuild_files
+    from penstock.pipeline.composition import connection_for, settings_for
+    from penstock.pipeline.lake.ledger import kafka_topic_id
+    from penstock.pipeline.olep_fold import FoldTask
+    from penstock.pipeline.olep_rebuild import rebuild as rebuild_stores
+    from penstock.pipeline.spark.kafka import committed_offsets, describe_topic
 
-    found = find_application(application)
-    lies_in = next(path for path in (state, *state.absolute().parents) if path.exists())
-    if not lies_in.is_dir() or (lies_in == state and any(state.iterdir())):
+    folded = find_application(application)
+    nearest = next(path for path in (state, *state.absolute().parents) if path.exists())
+    if not nearest.is_dir() or (nearest == state and any(state.iterdir())):
         raise SettingInvalid(
             where="flags", key="--state", value=str(state), expected="expected a new directory"
         )
     connection = connection_for(settings_for(options.layout, settings), options.layout)
-    facts = asyncio.run(look_at(connection, topic, job=found.name))
-    sent = asyncio.run(committed_by(connection, group, topic)) if group else {}
-    wanted, runner = _runner(settings, master, options)
-    task = Task(found, log or topic, kafka_form(facts.id), JsonCodec(), facts.end, sent, group)
+    facts = asyncio.run(describe_topic(connection, topic, job=folded.name))
+    sent = asyncio.run(committed_offsets(connection, group, topic)) if group else {}
+    chosen, runner = _runner(settings, master, options)
+    task = FoldTask(folded, log or topic, kafka_topic_id(facts.id), JsonCodec(), facts.end, sent, group)
     with progress(f"folding {topic}"):
-        work = wanted.state / "rebuild" / found.name / facts.id
-        done = rebuild_files(runner.session, connection, facts, task, work, state)
+        work = chosen.state / "rebuild" / folded.name / facts.id
+        done = rebuild_stores(runner.session, connection, facts, task, work, state)
     show(asdict(done), options.form, table_of([asdict(done)], {"ROWS": "rows", "TO SEND": "outgoing"}))
     return Exit.FINE
 
 
 def _need_spark() -> None:
     try:
-        import pyspark  # noqa: F401 - whether it is there is all that is asked
+        import pyspark  # noqa: F401 - only to see that it is installed
     except ImportError as error:
         raise ExtraMissing(what="penstock pipeline", module="pyspark", extra="spark") from error
 
@@ -441,7 +458,7 @@ def _need_table(runner: Runner, settings: PipelineSettings, table: str, job: str
 
 
 def _runner(file: Path | None, master: str | None, options: Options) -> tuple[PipelineSettings, Runner]:
-    from penstock.pipeline.access import connection_for, runner_for, settings_for
+    from penstock.pipeline.composition import connection_for, runner_for, settings_for
 
     settings = settings_for(options.layout, file, master)
     connection = connection_for(settings, options.layout)
@@ -452,11 +469,11 @@ def _runner(file: Path | None, master: str | None, options: Options) -> tuple[Pi
 def _show_outcome(outcome: Outcome, options: Options) -> None:
     row = {
         "job": outcome.job,
-        "records": outcome.rows,
+        "records": outcome.records,
         "batches": outcome.batches,
         "rejected": outcome.rejected,
-        "renewed": outcome.renewed,
-        "behind": outcome.behind,
+        "refreshed": outcome.refreshed,
+        "lag": outcome.lag,
         "lost": {str(p): list(span) for p, span in outcome.lost.items()} or None,
     }
     columns = {
@@ -464,17 +481,19 @@ def _show_outcome(outcome: Outcome, options: Options) -> None:
         "RECORDS": "records",
         "BATCHES": "batches",
         "REJECTED": "rejected",
-        "BEHIND": "behind",
+        "LAG": "lag",
     }
     show(row, options.form, table_of([row], columns | {"LOST": "lost"}))
 
 
 @contextmanager
 def _watching(job: str) -> Iterator[Callable[[JobStatus], None]]:
-    """A bar with rows, rate and offsets behind on a terminal; a line for each step elsewhere."""
+    """A progress bar on a terminal; a line for each step elsewhere."""
     out = console(stderr=True)
     if not out.is_terminal:
-        yield lambda said: tell(f"{job}: {said.rows} records, {said.batches} batches, {said.behind} behind")
+        yield lambda status: report(
+            f"{job}: {status.records} records, {status.batches} batches, lag {status.lag}"
+        )
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -488,26 +507,9 @@ def _watching(job: str) -> Iterator[Callable[[JobStatus], None]]:
         task = bar.add_task(job, total=None, rate="")
         began = time.monotonic()
 
-        def observe(said: JobStatus) -> None:
-            rate = f"{said.rows / max(time.monotonic() - began, 0.001):,.0f}/s, {said.behind or 0:,} behind"
-            bar.update(task, completed=said.rows, total=said.rows + (said.behind or 0), rate=rate)
+        def observe(status: JobStatus) -> None:
+            records, lag = status.records, status.lag or 0
+            rate = f"{records / max(time.monotonic() - began, 0.001):,.0f}/s, lag {lag:,}"
+            bar.update(task, completed=records, total=records + lag, rate=rate)
 
         yield observe
-
-
-@contextmanager
-def _until_signal() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM asks the job to end at the next safe place; the second one ends it."""
-    stop = threading.Event()
-
-    def ask(number: int, _frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Settings every command shares: YAML file < environment < flags; unknown keys are errors."""
+"""The settings of every command: YAML file < environment < flags. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from cyclopts import Parameter
 
 from penstock.cli.output import Format
 from penstock.fleet.layout import Layout
-from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
+from penstock.model.errors.settings import SettingInvalid, SettingUnknown
+from penstock.model.settings_reader import Section, read_mapping
 
 SETTINGS_FILE = "penstock.yaml"
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 KEYS = ("home", "fleet", "fleet_only", "output", "url")
-# Read by other parts, listed so that a misspelt setting is told from one of these.
-_OTHER_VARIABLES = ("budget_factor", "cache", "config", "fault", "fault_points", "pump", "token")
+# Read by other packages; listed so that only a misspelt variable is an error.
+_OTHER_VARIABLES = ("budget_factor", "cache", "config", "data_path", "fault", "fault_points", "token")
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every command takes."""
+    """The flags of every command."""
 
     output: Annotated[
-        Format | None, Parameter(name=["--output", "-o"], help="How data is printed.", show_default="table")
+        Format | None, Parameter(name=["--output", "-o"], help="Output format.", show_default="table")
     ] = None
     home: Annotated[
-        Path | None, Parameter(help="Where local state lives.", show_default=".penstock", negative="")
+        Path | None, Parameter(help="Directory of local state.", show_default=".penstock", negative="")
     ] = None
 
     @property
@@ -46,14 +46,19 @@ class Options:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class RemoteOptions(Options):
-    """What every command takes that asks the control plane.
+    """The flags of every command that calls the control plane.
 
-    Here and not beside its use, since names in inherited annotations are looked up in this module.
+    Defined here since names in inherited annotations are looked up in this module.
     """
 
     url: Annotated[
-        str | None, Parameter(help="Where the control plane is.", show_default="the local one", negative="")
+        str | None, Parameter(help="URL of the control plane.", show_default="the local one", negative="")
     ] = None
+
+
+Metrics = Annotated[
+    str | None, Parameter(help="Serve metrics for Prometheus at this host:port.", show_default="none")
+]
 
 
 def fleet_file() -> Path | None:
@@ -67,7 +72,7 @@ def setting(key: str, default: str) -> str:
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings in force, flags apart. An empty variable says nothing, as is usual."""
+    """The settings of the file and the environment. An empty variable counts as unset."""
     named = environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
     path = Path(named or SETTINGS_FILE)
     values: dict[str, str] = _file_values(path) if named or path.exists() else {}
@@ -95,17 +100,5 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _file_values(path: Path) -> dict[str, str]:
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsUnreadable(path=path, reason=str(error).replace("\n", " ")) from error
-    if not isinstance(document, Mapping):
-        raise SettingsUnreadable(path=path, reason="it is not a mapping")
-    for key, value in document.items():
-        if key not in KEYS:
-            raise SettingUnknown(where=str(path), key=key, known=", ".join(KEYS))
-        if not isinstance(value, str):
-            raise SettingInvalid(where=str(path), key=key, value=value, expected="expected a text")
-        if not value:
-            raise SettingInvalid(where=str(path), key=key, value=value, expected="expected something")
-    return dict(document)
+    section = Section(str(path), read_mapping(path, may_be_empty=True), KEYS)
+    return {key: section.text(key) for key in section.values}

@@ -1,4 +1,4 @@
-"""The end of a file, and what comes after it."""
+"""Prints the end of log files, and follows them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BLOCK_BYTES = 64 * 1024
-LOOK_SECONDS_BETWEEN = 0.25
+POLL_SECONDS = 0.25
 
 
 def last_lines(path: Path, count: int, until: int | None = None) -> list[str]:
-    """The last lines, of all or of so many bytes, read from the end so that a large file costs nothing."""
+    """The last lines of a file, or of its first `until` bytes, read from the end."""
     if count <= 0 or not path.exists():
         return []
     with path.open("rb") as file:
@@ -35,21 +35,21 @@ def last_lines(path: Path, count: int, until: int | None = None) -> list[str]:
 
 @dataclass(slots=True)
 class Follower:
-    """Reads whole lines as they come; of a file that was rotated first the rest, then the new one."""
+    """Reads whole lines as they are written. Reads a rotated file to its end before the new one."""
 
     path: Path
     _file: BinaryIO | None = None
-    _rest: bytes = field(default=b"", repr=False)  # of a line that is not whole yet
+    _rest: bytes = field(default=b"", repr=False)  # of an incomplete line
 
     def skip_to_end(self) -> int:
-        """How many bytes are passed over."""
+        """The bytes that are skipped."""
         self._open()
         return 0 if self._file is None else self._file.seek(0, 2)
 
     def new_lines(self) -> list[str]:
         lines = self._read()
         if self._is_replaced():
-            lines += self._read()  # what was written between the look and the rotation
+            lines += self._read()  # written between the first read and the rotation
             self.close()
             self._open()
             lines += self._read()
@@ -82,9 +82,9 @@ class Follower:
 
 
 async def follow_files(files: Mapping[str, Path], *, prefix: bool, last: int = 0) -> None:
-    """Print the last lines, then whole lines as they come, for ever; what comes in between is not lost."""
+    """Print the last lines, then new lines for ever, without a gap between the two."""
 
-    def tell(name: str, lines: Iterable[str]) -> None:
+    def print_lines(name: str, lines: Iterable[str]) -> None:
         for line in lines:
             print(f"{name:>6}  {line}" if prefix else line, flush=True)
 
@@ -92,8 +92,8 @@ async def follow_files(files: Mapping[str, Path], *, prefix: bool, last: int = 0
         followers = {name: Follower(path) for name, path in files.items()}
         for name, follower in followers.items():
             stack.callback(follower.close)
-            tell(name, last_lines(follower.path, last, until=follower.skip_to_end()))
+            print_lines(name, last_lines(follower.path, last, until=follower.skip_to_end()))
         while True:
             for name, follower in followers.items():
-                tell(name, follower.new_lines())
-            await asyncio.sleep(LOOK_SECONDS_BETWEEN)
+                print_lines(name, follower.new_lines())
+            await asyncio.sleep(POLL_SECONDS)

@@ -1,25 +1,27 @@
-"""`penstock account`, `key`, `acl`, `operation`, `cell`: what belongs to logical clusters."""
+"""`penstock account`, `key`, `acl`, `operation`, `cell`: parts of logical clusters."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from penstock.cli.cluster import Wait, finished, make_key
-from penstock.cli.keyring import Kept, every, forget, keep
-from penstock.cli.output import show, table_of, tell
-from penstock.cli.remote import WAIT_SECONDS, Control, connected
+from penstock.cli.cluster import Wait, finished
+from penstock.cli.output import progress, report, show, table_of
+from penstock.cli.remote import connected, control_url, wait_for
 from penstock.cli.settings import RemoteOptions
 from penstock.model.entities import Role
 from penstock.model.errors import Exit
 from penstock.model.errors.control import EntityMissing
+from penstock.platform import expansion, keyring
+from penstock.platform.control_client import WAIT_SECONDS, ControlClient
 
-account = App(name="account", help="Service accounts: who a logical cluster's applications are.")
+account = App(name="account", help="Service accounts: the identities of applications.")
 key = App(name="key", help="API keys: create, list, rotate, revoke.")
-acl = App(name="acl", help="What a limited service account may do.")
-operation = App(name="operation", help="What is under way, and what was done.")
-cell = App(name="cell", help="Cells: the brokers that tenants are confined to, and their load.")
+acl = App(name="acl", help="ACLs: what a limited service account may do.")
+operation = App(name="operation", help="Operations of the control plane, running and ended.")
+cell = App(name="cell", help="Cells: the groups of brokers that tenants are placed in.")
 
 _ACCOUNTS = {"ID": "id", "NAME": "name", "ROLE": "role", "READY": "ready", "GRANTS": "grants"}
 _KEYS = {"ID": "id", "ACCOUNT": "account", "DESCRIPTION": "description", "REPLACED BY": "replaced_by"}
@@ -27,7 +29,7 @@ _ACLS = {
     "RESOURCE": "resource", "NAME": "name", "PATTERN": "pattern", "OPERATION": "operation",
     "PERMISSION": "permission", "ORIGIN": "origin",
 }  # fmt: skip
-_ORIGINS = {"tenant": "made by the tenant"}
+_ORIGINS = {"tenant": "created by the tenant"}
 _OPERATIONS = {
     "ID": "id", "ACTION": "action", "SUBJECT": "subject", "STATE": "state", "DONE": "steps_done",
     "OF": "steps_total", "STEP": "step", "DETAIL": "detail", "ERROR": "error",
@@ -43,43 +45,44 @@ _CELLS = {
 
 Cluster = Annotated[str, Parameter(name=["--cluster", "-c"], help="Logical cluster, id or name.")]
 GrantedTo = Annotated[str, Parameter(help="Service account, id or name.")]
-Granted = Annotated[str, Parameter(help="read, write, describe, all, …")]
-GrantedOn = Annotated[str, Parameter(help="Of the topic, or what is given by --resource; * for all.")]
-ResourceKind = Annotated[str, Parameter(help="topic, group or transactional-id.")]
-Prefixed = Annotated[bool, Parameter(help="All names that begin so.", negative="")]
+Granted = Annotated[str, Parameter(help="Operation: read, write, describe, all, …")]
+GrantedOn = Annotated[str, Parameter(help="Name of the resource; * for all.")]
+ResourceKind = Annotated[str, Parameter(help="Kind of resource: topic, group or transactional-id.")]
+Prefixed = Annotated[bool, Parameter(help="All names with this prefix.", negative="")]
 
 
 @account.command(name="create")
 def create_account(
-    name: Annotated[str, Parameter(help="What to call it.")],
+    name: Annotated[str, Parameter(help="Its name.")],
     *,
     cluster: Cluster,
-    role: Annotated[Role, Parameter(help="Everything, or what it is granted.")] = Role.LIMITED,
+    role: Annotated[Role, Parameter(help="owner: everything; limited: what you grant.")] = Role.LIMITED,
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Make a service account.
+    """Create a service account.
 
     Example:  penstock account create billing --cluster shop
     """
     control = connected(options)
     made = control.change("POST", f"/clusters/{cluster}/accounts", {"name": name, "role": str(role)})
-    found = made["account"]
+    entity = made["account"]
     if wait:
-        control.wait(made["operation"])
-        found = control.get(f"/accounts/{found['id']}")
-    show(found, options.form, table_of([_account_row(found)], _ACCOUNTS))
+        wait_for(control, made["operation"])
+        entity = control.get(f"/accounts/{entity['id']}")
+    show(entity, options.form, table_of([_account_row(entity)], _ACCOUNTS))
     return Exit.FINE
 
 
 @account.command(name="list")
 def list_accounts(*, cluster: Cluster, options: RemoteOptions = RemoteOptions()) -> int:
-    """The service accounts of a logical cluster.
+    """List the service accounts of a logical cluster.
 
     Example:  penstock account list --cluster shop
     """
     rows = list(connected(options).every(f"/clusters/{cluster}/accounts"))
-    show(rows, options.form, table_of([_account_row(row) for row in rows], _ACCOUNTS))
+    view = table_of([_account_row(row) for row in rows], _ACCOUNTS, empty="no service accounts")
+    show(rows, options.form, view)
     return Exit.FINE
 
 
@@ -91,13 +94,13 @@ def delete_account(
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Delete a service account with its keys.
+    """Delete a service account and its keys.
 
     Example:  penstock account delete billing --cluster shop
     """
     control = connected(options)
-    found = _account(control, cluster, name)
-    made = control.change("DELETE", f"/accounts/{found['id']}")
+    account_id = _account(control, cluster, name)["id"]
+    made = control.change("DELETE", f"/accounts/{account_id}")
     return finished(control, made["operation"], options, wait=wait)
 
 
@@ -106,15 +109,17 @@ def create_key(
     *,
     cluster: Cluster,
     account: Annotated[str | None, Parameter(help="Id or name.", show_default="owner")] = None,
-    description: Annotated[str, Parameter(help="What it is for.")] = "",
+    description: Annotated[str, Parameter(help="A note on its purpose.")] = "",
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Make an API key. Its secret is shown here and never again; a copy is kept for these commands.
+    """Create an API key and save a copy for these commands. The secret is shown only now.
 
     Example:  penstock key create --cluster shop --account billing
     """
     control = connected(options)
-    made = make_key(control, options, control.get(f"/clusters/{cluster}"), account, description)
+    entity = control.get(f"/clusters/{cluster}")
+    saved = keyring.create_key(control, options.layout, entity, account, description, wait=wait_for)
+    made = {"key": saved.key, "secret": saved.secret}
     rows = [{"part": part, "value": value} for part, value in made.items()]
     show(made, options.form, table_of(rows, {"PART": "part", "VALUE": "value"}))
     return Exit.FINE
@@ -122,12 +127,12 @@ def create_key(
 
 @key.command(name="list")
 def list_keys(*, cluster: Cluster, options: RemoteOptions = RemoteOptions()) -> int:
-    """The API keys of a logical cluster, without their secrets.
+    """List the API keys of a logical cluster, without their secrets.
 
     Example:  penstock key list --cluster shop
     """
     rows = list(connected(options).every(f"/clusters/{cluster}/keys"))
-    show(rows, options.form, table_of(rows, _KEYS))
+    show(rows, options.form, table_of(rows, _KEYS, empty="no API keys"))
     return Exit.FINE
 
 
@@ -135,29 +140,28 @@ def list_keys(*, cluster: Cluster, options: RemoteOptions = RemoteOptions()) -> 
 def rotate(
     key: Annotated[str, Parameter(help="The key's id.")],
     *,
-    grace: Annotated[float, Parameter(help="How long the old one stays valid, seconds.")] = 0.0,
+    grace: Annotated[float, Parameter(help="Seconds for which the old key stays valid.")] = 0.0,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Replace an API key by a new one of the same account. Returns when the new one works.
+    """Replace an API key with a new one of the same account. Returns when the new key works.
 
     Example:  penstock key rotate ABCDEFGH12345678 --grace 3600
     """
     control = connected(options)
     made = control.change("POST", f"/keys/{key}/rotate", {"grace_seconds": grace})
     if grace == 0:
-        control.wait(made["operation"])
+        wait_for(control, made["operation"])
     else:
-        tell(
+        report(
             f"{key} stays valid for {grace:g} s; "
-            f"follow it with: penstock operation wait {made['operation']['id']}"
+            f"wait for its end with: penstock operation wait {made['operation']['id']}"
         )
-    found = {"key": made["key"]["id"], "secret": made["secret"]}
-    for kept in every(options.layout):
-        if kept.key == key:
-            new = Kept(kept.cluster, kept.name, kept.bootstrap, found["key"], found["secret"])
-            keep(options.layout, new)
-    rows = [{"part": part, "value": value} for part, value in found.items()]
-    show(found, options.form, table_of(rows, {"PART": "part", "VALUE": "value"}))
+    new = {"key": made["key"]["id"], "secret": made["secret"]}
+    for saved in keyring.saved_keys(options.layout):
+        if saved.key == key:
+            keyring.save_key(options.layout, replace(saved, **new))
+    rows = [{"part": part, "value": value} for part, value in new.items()]
+    show(new, options.form, table_of(rows, {"PART": "part", "VALUE": "value"}))
     return Exit.FINE
 
 
@@ -168,15 +172,15 @@ def revoke(
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """End an API key; its connections are closed.
+    """Revoke an API key and close its connections.
 
     Example:  penstock key revoke ABCDEFGH12345678
     """
     control = connected(options)
     made = control.change("DELETE", f"/keys/{key}")
-    for kept in every(options.layout):
-        if kept.key == key:
-            forget(options.layout, kept.cluster)
+    for saved in keyring.saved_keys(options.layout):
+        if saved.key == key:
+            keyring.delete_key(options.layout, saved.cluster)
     return finished(control, made["operation"], options, wait=wait)
 
 
@@ -187,15 +191,15 @@ def list_acls(
     cluster: Cluster,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """What a service account may do: by its role, by what it was granted, by rules made through Kafka.
+    """List what a service account may do: by its role, by grants, and by ACLs created through Kafka.
 
     Example:  penstock acl list billing --cluster shop
     """
     control = connected(options)
-    found = _account(control, cluster, account)
-    rows = sorted(control.every(f"/accounts/{found['id']}/rules"), key=lambda row: list(row.values()))
+    account_id = _account(control, cluster, account)["id"]
+    rows = sorted(control.every(f"/accounts/{account_id}/acls"), key=lambda row: list(row.values()))
     shown = [row | {"origin": _ORIGINS.get(row["origin"], row["origin"])} for row in rows]
-    show(rows, options.form, table_of(shown, _ACLS))
+    show(rows, options.form, table_of(shown, _ACLS, empty="no ACLs: this account may only log in"))
     return Exit.FINE
 
 
@@ -210,12 +214,12 @@ def grant(
     prefixed: Prefixed = False,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Allow a limited service account something.
+    """Grant a limited service account a right.
 
     Example:  penstock acl grant billing read orders --cluster shop
     """
     right = _right(resource, name, operation, prefixed=prefixed)
-    return _regrant(options, cluster, account, right, add=True)
+    return _change_grants(options, cluster, account, right, add=True)
 
 
 @acl.command(name="revoke")
@@ -229,12 +233,12 @@ def revoke_acl(
     prefixed: Prefixed = False,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Take back what was granted. A rule that the tenant made is deleted through Kafka.
+    """Revoke a granted right. ACLs that the tenant created are deleted through Kafka.
 
     Example:  penstock acl revoke billing read orders --cluster shop
     """
     right = _right(resource, name, operation, prefixed=prefixed)
-    return _regrant(options, cluster, account, right, add=False)
+    return _change_grants(options, cluster, account, right, add=False)
 
 
 @operation.command(name="list")
@@ -244,34 +248,36 @@ def list_operations(
     state: Annotated[str, Parameter(help="running, done or failed.")] = "",
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Operations of the last day.
+    """List the operations of the last day.
 
     Example:  penstock operation list --state running
     """
     rows = list(connected(options).every("/operations", cluster=cluster, state=state))
-    rows.sort(key=lambda row: row["made_ms"])
-    show(rows, options.form, table_of(rows, _OPERATIONS))
+    rows.sort(key=lambda row: row["created_ms"])
+    show(rows, options.form, table_of(rows, _OPERATIONS, empty="no operations"))
     return Exit.FINE
 
 
 @operation.command(name="show")
 def show_operation(
-    operation: Annotated[str, Parameter(help="Its id.")], *, options: RemoteOptions = RemoteOptions()
+    operation: Annotated[str, Parameter(help="The operation's id.")],
+    *,
+    options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """One operation.
+    """Show an operation.
 
     Example:  penstock operation show op-7hq2mz0000
     """
-    found = connected(options).get(f"/operations/{operation}")
-    show(found, options.form, table_of([found], _OPERATIONS))
+    row = connected(options).get(f"/operations/{operation}")
+    show(row, options.form, table_of([row], _OPERATIONS))
     return Exit.FINE
 
 
 @operation.command(name="wait")
-def wait_for(
-    operation: Annotated[str, Parameter(help="Its id.")],
+def wait_for_operation(
+    operation: Annotated[str, Parameter(help="The operation's id.")],
     *,
-    timeout: Annotated[float, Parameter(help="How long to wait, seconds.")] = WAIT_SECONDS,
+    timeout: Annotated[float, Parameter(help="Seconds to wait.")] = WAIT_SECONDS,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
     """Wait until an operation has ended.
@@ -279,14 +285,14 @@ def wait_for(
     Example:  penstock operation wait op-7hq2mz0000
     """
     control = connected(options)
-    ended = control.wait(control.get(f"/operations/{operation}"), seconds=timeout)
+    ended = wait_for(control, control.get(f"/operations/{operation}"), seconds=timeout)
     show(ended, options.form, table_of([ended], _OPERATIONS))
     return Exit.FINE
 
 
 @cell.command(name="list")
 def list_cells(*, options: RemoteOptions = RemoteOptions()) -> int:
-    """Every cell, its brokers, its load, how many tenants it has, and what it needs.
+    """List the cells: brokers, load, tenants, and what they need.
 
     Example:  penstock cell list
     """
@@ -297,40 +303,40 @@ def list_cells(*, options: RemoteOptions = RemoteOptions()) -> int:
         | {"conditions": ",".join(condition["kind"] for condition in row["conditions"]) or None}
         for row in rows
     ]
-    show(rows, options.form, table_of(shown, _CELLS))
-    told = {(row["physical_cluster"], c["detail"], c["remedy"]) for row in rows for c in row["conditions"]}
-    for cluster, detail, remedy in sorted(told):
-        tell(f"{cluster}: {detail}\n  {remedy}")
+    show(rows, options.form, table_of(shown, _CELLS, empty="no cells"))
+    conditions = {
+        (row["physical_cluster"], c["detail"], c["remedy"]) for row in rows for c in row["conditions"]
+    }
+    for cluster, detail, remedy in sorted(conditions):
+        report(f"{cluster}: {detail}\n  {remedy}")
     return Exit.FINE
 
 
 @cell.command(name="add")
 def add_cell(*, options: RemoteOptions = RemoteOptions()) -> int:
-    """Grow the local fleet by a cell: as many brokers as a cell has, evenly over its zones.
+    """Add a cell to the local fleet: as many brokers as a cell has, spread over its zones.
 
-    Brokers that run go on; gateways are started again, so clients connect anew. Returns when tenants
-    can be placed in the new cell.
+    Running brokers are not disturbed; gateways restart, so clients reconnect. Returns when tenants can
+    be placed in the new cell.
 
     Example:  penstock cell add
     """
-    from penstock.cli.growing import add_cell
-
-    made = add_cell(options)
+    made = expansion.add_cell(options.layout, control_url(options), progress=progress)
     row = made | {"brokers": ",".join(map(str, made["brokers"])), "conditions": None}
     show(made, options.form, table_of([row], _CELLS))
     return Exit.FINE
 
 
-def _account(control: Control, cluster: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any]
-    for found in control.every(f"/clusters/{cluster}/accounts"):
-        if name in (found["id"], found["name"]):
-            return found
+def _account(control: ControlClient, cluster: str, name: str) -> dict[str, Any]:
+    row: dict[str, Any]
+    for row in control.every(f"/clusters/{cluster}/accounts"):
+        if name in (row["id"], row["name"]):
+            return row
     raise EntityMissing(kind="service account", id=name)
 
 
-def _account_row(shown: dict[str, Any]) -> dict[str, Any]:
-    return shown | {"grants": len(shown["grants"]) if shown["role"] == "limited" else None}
+def _account_row(entity: dict[str, Any]) -> dict[str, Any]:
+    return entity | {"grants": len(entity["grants"]) if entity["role"] == "limited" else None}
 
 
 def _right(resource: str, name: str, operation: str, *, prefixed: bool) -> dict[str, str]:
@@ -338,14 +344,16 @@ def _right(resource: str, name: str, operation: str, *, prefixed: bool) -> dict[
     return {"resource": resource, "name": name, "operation": operation, "pattern": pattern}
 
 
-def _regrant(options: RemoteOptions, cluster: str, name: str, right: dict[str, str], *, add: bool) -> int:
+def _change_grants(
+    options: RemoteOptions, cluster: str, name: str, right: dict[str, str], *, add: bool
+) -> int:
     control = connected(options)
     account_id = _account(control, cluster, name)["id"]
-    found, version = control.read(f"/accounts/{account_id}")
-    if not add and right not in found["grants"]:
+    entity, version = control.read(f"/accounts/{account_id}")
+    if not add and right not in entity["grants"]:
         raise EntityMissing(
             kind="grant", id="{operation} on {pattern} {resource} {name}".format_map(right) + f" of {name}"
         )
-    grants = [one for one in found["grants"] if one != right] + ([right] if add else [])
+    grants = [one for one in entity["grants"] if one != right] + ([right] if add else [])
     made = control.change("PATCH", f"/accounts/{account_id}", {"grants": grants}, version=version)
     return finished(control, made["operation"], options, wait=True)

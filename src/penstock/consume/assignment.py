@@ -1,91 +1,69 @@
-"""One partition for as long as this member holds it.
+"""The state of one partition while this member owns it.
 
-An Assignment is the epoch of everything received from it: every record points at the assignment
-it came by, and when the partition goes, that assignment is dead for good. A result that comes in
-late finds a dead assignment and changes nothing, even if the partition has come back meanwhile
-under a new one.
+Every record refers to the assignment it was received under. Once the partition is revoked or lost,
+that assignment stays dead. A late result then changes nothing, even if the partition has meanwhile
+come back under a new assignment.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.model import offsetmap
+from penstock.model import offset_map
 
 if TYPE_CHECKING:
     from penstock.consume.record import Record
+    from penstock.model.offset_map import OffsetMap
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Assignment:
-    """The state of one partition: what was received, what is unfinished, what waits for whom."""
+    """One partition: its offsets, the queue of each key, and its counters."""
 
-    __slots__ = (
-        "booked",
-        "bytes_booked",
-        "bytes_unfinished",
-        "closing",
-        "committed",
-        "committed_metadata",
-        "covered",
-        "crowded_since",
-        "epoch",
-        "finished",
-        "handed",
-        "held",
-        "lanes",
-        "live",
-        "partition",
-        "paused",
-        "position",
-        "ready",
-        "received",
-        "resumed",
-        "started",
-        "top",
-        "topic",
-        "unfinished",
-    )
+    topic: str
+    partition: int
+    epoch: int
+    stored: InitVar[int | None] = None  # the offset and metadata that Kafka stored before
+    metadata: InitVar[str | None] = None
+    delay_seconds: float = 0.0  # of a delayed-retry topic: a record waits this long after it was written
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        epoch: int,
-        committed: int | None = None,
-        metadata: str | None = None,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.epoch = epoch
-        self.live = True
-        self.closing = False  # about to go: what runs may finish, nothing more is started
-        # Offsets. Insertion order is offset order, so the first key is the first unfinished offset.
-        self.unfinished: dict[int, Record] = {}
-        self.position = -1 if committed is None else committed  # everything below was received or is done
-        self.top = -1  # highest offset finished
-        self.committed = self.position  # what Kafka has
+    live: bool = True
+    closing: bool = False  # being revoked: running handlers may finish, no record is started
+    # Insertion order is offset order, so the first key is the first unfinished offset.
+    unfinished: dict[int, Record] = field(default_factory=dict)
+    position: int = -1  # every offset below was received or is done
+    highest_finished: int = -1  # the highest offset that is done
+    committed: int = -1  # the offset Kafka stores
+    committed_metadata: str = ""
+    restored_map: OffsetMap | None = None
+    finished: int = 0  # records; and how many of them a commit covers
+    finished_committed: int = 0
+    # By queue key. Absent: no record runs. None: one runs, none waits. Else: the records that wait.
+    queues: dict[Any, deque[Record] | None] = field(default_factory=dict)
+    ready: deque[Record] = field(default_factory=deque)
+    # Received, but not yet startable: the offset map is full, or their delay has not passed.
+    waiting_for_map: deque[Record] = field(default_factory=deque)
+    in_flight: int = 0  # records being handled, or whose outputs are being written
+    bytes_unfinished: int = 0
+    finished_counted: int = 0  # parts of `finished` and `bytes_unfinished` already in the totals
+    bytes_counted: int = 0
+    # Fetching, controlled by the client proxy.
+    paused: str | None = None  # the reason, when fetching is paused
+    over_share_since: float | None = None
+    polled: int = 0  # records the proxy sent, and records the orchestrator received
+    received: int = 0
+
+    def __post_init__(self, stored: int | None, metadata: str | None) -> None:
         self.committed_metadata = metadata or ""
-        self.resumed = None if committed is None else offsetmap.decode(committed, metadata)
-        self.finished = 0  # records finished, and how many of them a commit has covered
-        self.covered = 0
-        # Scheduling. A lane that is absent is free; None: taken, nobody waits; else those who wait.
-        self.lanes: dict[Any, deque[Record] | None] = {}
-        self.ready: deque[Record] = deque()
-        self.held: deque[Record] = deque()  # received, but the offset map has no room for them yet
-        self.started = 0  # records in runners' hands, or being written
-        self.bytes_unfinished = 0
-        self.booked = 0  # how much of `finished` and of `bytes_unfinished` the totals know of
-        self.bytes_booked = 0
-        # Intake, steered by the client proxy.
-        self.paused: str | None = None  # the reason, when fetching is paused
-        self.crowded_since: float | None = None
-        self.handed = 0  # records that the proxy sent, and that the orchestrator took in
-        self.received = 0
+        if stored is not None:
+            self.position = self.committed = stored
+            self.restored_map = offset_map.decode(stored, metadata)
 
     @property
     def key(self) -> tuple[str, int]:
         return (self.topic, self.partition)
 
     def __repr__(self) -> str:
-        return f"{self.topic}[{self.partition}] epoch {self.epoch}{'' if self.live else ' (gone)'}"
+        return f"{self.topic}[{self.partition}] epoch {self.epoch}{'' if self.live else ' (revoked)'}"

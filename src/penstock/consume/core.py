@@ -1,58 +1,75 @@
 """The whole consumer as a pure state machine: events in, decisions out.
 
-Composes the offset controller, the parallelism coordinator and back pressure. The orchestrator
-feeds it what the client and the runners report; the hypothesis machine in the tests feeds it any
-interleaving there is. Nothing here waits, reads a clock or talks to Kafka.
+It combines the offset controller and the parallelism coordinator. The orchestrator passes in what
+the client and the runners report; `tests/consume/machine.py` passes in arbitrary interleavings.
+Nothing here waits, reads a clock or calls Kafka.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from penstock.consume import offsets
+from penstock.consume import offset_controller
 from penstock.consume.assignment import Assignment
 from penstock.consume.schedule import Coordinator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.consume.intake import Bounds
-    from penstock.consume.offsets import Mark
+    from penstock.consume.back_pressure import Bounds
+    from penstock.consume.offset_controller import PartitionCommit
     from penstock.consume.record import Record
+    from penstock.model.errors.consume import ConsumeError
 
 
 @dataclass(slots=True)
 class Counts:
-    """What happened since the consumer was made; all only ever grow."""
+    """Counters since the consumer was created; they never decrease."""
 
     received: int = 0
     received_bytes: int = 0
-    skipped: int = 0  # done before a restart, by the offset map
+    skipped: int = 0  # done before a restart, according to the offset map
     finished: int = 0
     failed: int = 0  # attempts, not records
     dead_lettered: int = 0
+    delayed: int = 0  # written to a delayed-retry topic
     filtered: int = 0
-    late: int = 0  # results of partitions that were gone
-    abandoned: int = 0  # records started here whose result no commit will cover: they run again elsewhere
+    late: int = 0  # results that arrived after their partition was revoked or lost
+    abandoned: int = 0  # records started here that no commit will cover: they run again elsewhere
     commits: int = 0
     commit_failures: int = 0
     restarts: int = 0
 
 
 class Core:
-    """One incarnation: from joining the group to leaving it or failing."""
+    """The state of one incarnation: from joining the group to leaving it or failing."""
 
-    def __init__(self, bounds: Bounds, exposure: int, counts: Counts | None = None) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        uncommitted_max: int,
+        counts: Counts | None = None,
+        previous: Core | None = None,
+    ) -> None:
         self.bounds = bounds
-        self.exposure = exposure
         self.counts = counts or Counts()
-        self.coordinator = Coordinator(exposure)
+        self.coordinator: Coordinator = Coordinator(
+            uncommitted_max, previous.coordinator if previous else None
+        )
+        # Records whose outputs Kafka refused in an aborted transaction, by topic, partition and offset; None:
+        # of a batch, in which any record may be the cause.
+        self.refused_outputs: dict[tuple[str, int, int], ConsumeError | None] = (
+            previous.refused_outputs if previous else {}
+        )
         self.assignments: dict[tuple[str, int], Assignment] = {}
-        self.renewed: dict[Assignment, Assignment] = {}
-        # Left memory for good; the client proxy subtracts these from what it handed over.
-        self.gone_records = 0
-        self.gone_bytes = 0
+        # Replaced when the client went back to an earlier offset.
+        self.rewound: dict[Assignment, Assignment] = {}
+        # No longer in memory; the client proxy subtracts these from what it polled.
+        self.released_records = 0
+        self.released_bytes = 0
         self._committed_at = self.counts.finished
 
     # What the client reports
@@ -62,148 +79,146 @@ class Core:
         self.coordinator.assign(assignment)
 
     def receive(self, assignment: Assignment, records: list[Record]) -> None:
-        """A batch of one partition, in offset order, as the client delivered it."""
-        descent = _descent(records)
-        if descent:
-            self.receive(assignment, records[:descent])
-            self.receive(assignment, records[descent:])
+        """Takes one partition's records of a poll, in offset order."""
+        rewind = _rewind_index(records)
+        if rewind:
+            self.receive(assignment, records[:rewind])
+            self.receive(assignment, records[rewind:])
             return
         assignment.received += len(records)
-        if assignment in self.renewed or records[0].offset < assignment.position:
-            assignment = self._renew(assignment, records)
+        if assignment in self.rewound or records[0].offset < assignment.position:
+            assignment = self._rewind(assignment, records)
         size = sum([record.size for record in records])
         self.counts.received += len(records)
         self.counts.received_bytes += size
         if not assignment.live:
-            self.gone_records += len(records)
-            self.gone_bytes += size
+            self.released_records += len(records)
+            self.released_bytes += size
             return
-        fresh = offsets.receive(assignment, records)
+        fresh = offset_controller.receive(assignment, records)
         assignment.bytes_unfinished += size
-        assignment.bytes_booked += size
+        assignment.bytes_counted += size
         if len(fresh) != len(records):
             self.counts.skipped += len(records) - len(fresh)
             assignment.bytes_unfinished -= size - sum(record.size for record in fresh)
-            self.gone_records += len(records) - len(fresh)
+            self.released_records += len(records) - len(fresh)
             if not fresh:
                 return
-        if assignment.held:
-            assignment.held.extend(fresh)
+        if assignment.waiting_for_map or assignment.delay_seconds:
+            assignment.waiting_for_map.extend(fresh)
             return
-        count = offsets.admissible(assignment, fresh)
+        count = offset_controller.admissible(assignment, fresh)
         if count < len(fresh):
-            assignment.held.extend(fresh[count:])
+            assignment.waiting_for_map.extend(fresh[count:])
             fresh = fresh[:count]
         self.coordinator.put(assignment, fresh)
 
-    def reach(self, assignment: Assignment, offset: int) -> None:
+    def advance(self, assignment: Assignment, offset: int) -> None:
         assignment = self.latest(assignment)
         if assignment.live:
-            offsets.reach(assignment, offset)
+            offset_controller.advance(assignment, offset)
 
     def close(self, assignment: Assignment) -> None:
-        """The partition is about to go: nothing more of it is started, what runs may still finish."""
+        """Starts no more records of a partition that is being revoked; running ones may finish."""
         self.coordinator.withdraw(self.latest(assignment))
 
-    def drop(self, assignment: Assignment, *, flushed: bool = False) -> int:
-        """The partition is no longer ours. Returns how many of its records were left unfinished."""
+    def drop(self, assignment: Assignment, *, flushed: bool = False) -> None:
+        """Forgets a revoked or lost partition; `flushed`: its finished records were sent for commit."""
         assignment = self.latest(assignment)
         if not assignment.live:
-            return 0
-        left = len(assignment.unfinished)
-        self.coordinator.bury(assignment)
-        self.counts.abandoned += assignment.started
+            return
+        self.coordinator.remove(assignment)
+        self.counts.abandoned += assignment.in_flight
         if not flushed:
-            self.counts.abandoned += assignment.finished - assignment.covered
-        self.coordinator.credit += assignment.finished - assignment.covered
+            self.counts.abandoned += assignment.finished - assignment.finished_committed
+        self.coordinator.credit += assignment.finished - assignment.finished_committed
         assignment.bytes_unfinished = 0
-        self.gone_records += left
-        self._book(assignment)
+        self.released_records += len(assignment.unfinished)
+        self._update_totals(assignment)
         assignment.unfinished.clear()
         assignment.live = False
         if self.assignments.get(assignment.key) is assignment:
             del self.assignments[assignment.key]
-        return left
 
     def latest(self, assignment: Assignment) -> Assignment:
-        """The assignment that took this one's place when its partition was read from an earlier offset."""
-        return self.renewed.get(assignment, assignment)
+        """The assignment that replaced this one when the client went back to an earlier offset, or itself."""
+        return self.rewound.get(assignment, assignment)
 
     # What the runners report
 
     def finish(self, record: Record) -> None:
-        """The record is done for good: handled, filtered out or dead-lettered.
+        """Marks the record done: handled, filtered out or dead-lettered.
 
-        The busiest path there is: offsets and lane in one go, totals only when they are asked for.
+        This is the hottest path, so it inlines `release` and leaves the totals to `update_totals`.
         """
         assignment = record.assignment
         if not assignment.live:
-            self.late(record)
-            self.coordinator.release(record)
+            self._late(record)
             return
-        offset, lane = record.offset, record.lane
+        offset, queue_key = record.offset, record.queue_key
         del assignment.unfinished[offset]
-        assignment.started -= 1
+        assignment.in_flight -= 1
         assignment.finished += 1
         assignment.bytes_unfinished -= record.size
-        if offset > assignment.top:
-            assignment.top = offset
-        if lane is not None:
-            lanes = assignment.lanes
-            waiting = lanes.get(lane)
+        if offset > assignment.highest_finished:
+            assignment.highest_finished = offset
+        if queue_key is not None:
+            waiting = assignment.queues.get(queue_key)
             if waiting:
                 ready = assignment.ready
                 if not ready:
-                    self.coordinator.turns.append(assignment)
+                    self.coordinator.ready_partitions.append(assignment)
                 ready.append(waiting.popleft())
             else:
-                lanes.pop(lane, None)
+                assignment.queues.pop(queue_key, None)
 
-    def settle_books(self) -> None:
-        """Brings the totals up to date with what partitions have finished; cheap, done once a turn."""
+    def update_totals(self) -> None:
+        """Adds what each partition finished since the last call to the totals."""
         for assignment in self.assignments.values():
-            self._book(assignment)
+            self._update_totals(assignment)
 
     @property
     def finished_since_commit(self) -> int:
         return self.counts.finished - self._committed_at
 
-    def _book(self, assignment: Assignment) -> None:
-        records = assignment.finished - assignment.booked
+    def _update_totals(self, assignment: Assignment) -> None:
+        records = assignment.finished - assignment.finished_counted
         if records:
-            assignment.booked = assignment.finished
+            assignment.finished_counted = assignment.finished
             self.counts.finished += records
-            self.gone_records += records
-        size = assignment.bytes_booked - assignment.bytes_unfinished
+            self.released_records += records
+        size = assignment.bytes_counted - assignment.bytes_unfinished
         if size:
-            assignment.bytes_booked = assignment.bytes_unfinished
-            self.gone_bytes += size
+            assignment.bytes_counted = assignment.bytes_unfinished
+            self.released_bytes += size
 
     def finish_batch(self, batch: list[Record]) -> None:
-        """All of these are done; a lane is released once, after its last."""
-        last = {(record.assignment, record.lane): record for record in batch if record.lane is not None}
+        """Marks all of these done; releases each queue once, after its last record."""
+        last = {(each.assignment, each.queue_key): each for each in batch if each.queue_key is not None}
         for record in batch:
-            if record.lane is not None and last[record.assignment, record.lane] is not record:
-                lane, record.lane = record.lane, None
+            if record.queue_key is not None and last[record.assignment, record.queue_key] is not record:
+                queue_key, record.queue_key = record.queue_key, None
                 self.finish(record)
-                record.lane = lane
+                record.queue_key = queue_key
             else:
                 self.finish(record)
 
-    def late(self, record: Record) -> None:
-        """A result came after its partition had gone."""
+    def _late(self, record: Record) -> None:
+        """Counts a result that arrived after its partition was revoked or lost."""
         self.counts.late += 1
         self.coordinator.credit += 1
-        record.assignment.started -= 1
+        record.assignment.in_flight -= 1
+        self.coordinator.release(record)
 
     def abandon(self, record: Record) -> None:
-        """The record was started and will not be finished here: cancelled, or the consumer gives up.
+        """Gives up a started record: it was cancelled, or the consumer is shutting down.
 
-        While its partition is ours its lane stays taken: what follows it must not overtake it.
+        While this member owns the partition, the record keeps its queue blocked, so that no later
+        record overtakes it.
         """
         assignment = record.assignment
         self.coordinator.credit += 1
-        assignment.started -= 1
+        assignment.in_flight -= 1
         if assignment.live:
             self.counts.abandoned += 1
         else:
@@ -212,55 +227,69 @@ class Core:
     def retry_at(self, due: float, record: Record) -> None:
         assignment = record.assignment
         if not assignment.live:
-            self.late(record)
-            self.coordinator.release(record)
-        elif assignment.closing:  # the next owner runs it
+            self._late(record)
+        elif assignment.closing:  # the partition's next owner runs it
             self.counts.abandoned += 1
-            assignment.started -= 1
+            assignment.in_flight -= 1
             self.coordinator.credit += 1
             self.coordinator.release(record)
         else:
             record.attempt += 1
             self.coordinator.retry_at(due, record)
 
-    # What is to be done
+    # Decisions
 
-    def admit(self) -> None:
-        """Lets in what was held back, as far as the offset map has room again."""
+    def admit(self, now: float) -> None:
+        """Makes waiting records startable if their delay has passed and the offset map has room again.
+
+        `now` is in seconds since the epoch, as are the records' timestamps.
+        """
         for assignment in self.assignments.values():
-            if assignment.held:
-                waiting = list(assignment.held)
-                assignment.held.clear()
-                count = offsets.admissible(assignment, waiting)
-                assignment.held.extend(waiting[count:])
+            if assignment.waiting_for_map:
+                due = now - assignment.delay_seconds if assignment.delay_seconds else math.inf
+                waiting = list(assignment.waiting_for_map)
+                assignment.waiting_for_map.clear()
+                startable = waiting[: _count_until(waiting, due)]
+                count = offset_controller.admissible(assignment, startable) if startable else 0
+                assignment.waiting_for_map.extend(waiting[count:])
                 self.coordinator.put(assignment, waiting[:count])
 
-    def marks(self, assignments: Iterable[Assignment] | None = None) -> list[Mark]:
-        """What a commit should say now, for all partitions or for some."""
+    def pending_commits(self, assignments: Iterable[Assignment] | None = None) -> list[PartitionCommit]:
+        """What to commit now, for all partitions or for these."""
         chosen = self.assignments.values() if assignments is None else assignments
         if assignments is None:
-            self.settle_books()
+            self.update_totals()
             self._committed_at = self.counts.finished
-        return [found for each in chosen if each.live and (found := offsets.mark(each)) is not None]
+        commits = [offset_controller.pending_commit(each) for each in chosen if each.live]
+        return [commit for commit in commits if commit is not None]
 
-    def acknowledge(self, marks: Iterable[Mark]) -> None:
-        self.coordinator.credit += offsets.acknowledge(marks)
+    def acknowledge(self, commits: Iterable[PartitionCommit]) -> None:
+        self.coordinator.credit += offset_controller.acknowledge(commits)
 
-    def _renew(self, assignment: Assignment, records: list[Record]) -> Assignment:
-        """The client went back (topic made anew, offset out of range): what it delivers is a new epoch."""
+    def _rewind(self, assignment: Assignment, records: list[Record]) -> Assignment:
+        """Starts a new assignment after the client went back: topic recreated, or offset out of range."""
         current = self.latest(assignment)
         if current.live and records[0].offset < current.position:
             self.drop(current)
-            current = Assignment(current.topic, current.partition, current.epoch)
-            self.renewed[assignment] = current
+            current = Assignment(
+                current.topic, current.partition, current.epoch, delay_seconds=current.delay_seconds
+            )
+            self.rewound[assignment] = current
             self.assign(current)
         for record in records:
             record.assignment = current
         return current
 
 
-def _descent(records: list[Record]) -> int:
-    """Where in the batch offsets start anew; 0 if they only rise, as they nearly always do."""
+def _count_until(records: list[Record], due: float) -> int:
+    """How many of the first records were written by then; a record without a timestamp counts as old."""
+    if due == math.inf:
+        return len(records)
+    return sum(1 for _ in takewhile(lambda each: (each.timestamp or 0.0) <= due, records))
+
+
+def _rewind_index(records: list[Record]) -> int:
+    """The index at which offsets fall back within the batch; 0 if they only rise, the usual case."""
     if records[-1].offset - records[0].offset >= len(records) - 1:
         return 0
     for index in range(1, len(records)):

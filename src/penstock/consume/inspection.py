@@ -1,12 +1,13 @@
-"""What the consumer is doing, and why: a value to print, log or serve as JSON."""
+"""What `inspect()` returns: what the consumer is doing and what limits it, to print or serve as JSON."""
 
 from __future__ import annotations
 
 import time
+from copy import copy
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.consume import offsets
+from penstock.consume import offset_controller
 
 if TYPE_CHECKING:
     from penstock.consume.assignment import Assignment
@@ -20,7 +21,7 @@ RUNNING_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RunningView:
-    """A record in a handler's hands."""
+    """A record being handled."""
 
     topic: str
     partition: int
@@ -33,7 +34,7 @@ class RunningView:
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key with records waiting behind the one that runs; only one runner can work on it."""
+    """A key with records waiting behind the one that runs; they can only run one at a time."""
 
     key: str
     waiting: int
@@ -41,7 +42,7 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition: how far it is, what is in memory, and what holds it up."""
+    """One partition: its offsets, its records in memory, and why it is paused."""
 
     topic: str
     partition: int
@@ -52,9 +53,9 @@ class PartitionView:
     unfinished: int
     running: int
     ready: int
-    behind_their_key: int
+    queued_behind_key: int
     retrying: int
-    held_for_map: int
+    waiting_for_map: int
     map_chars: int
     paused: str | None
     hot_keys: list[HotKey]
@@ -64,13 +65,13 @@ class PartitionView:
 class Inspection:
     """The whole consumer at one moment."""
 
-    state: str  # running, draining, restarting, idle
-    why: str  # what limits it now, in words
+    state: str  # idle, running, paused, draining, restarting, stopped
+    limited_by: str  # what limits throughput now, in words
     records_in_memory: int
     records_max: int
     bytes_in_memory: int
     bytes_max: int
-    may_start: int  # before something must be committed
+    startable: int  # records that may start before a commit is needed
     running: list[RunningView]
     partitions: list[PartitionView]
     counts: dict[str, int]
@@ -80,13 +81,13 @@ class Inspection:
         return asdict(self)
 
 
-def look(
+def inspect_consumer(
     orchestrator: Orchestrator | None, counts: Counts, settings: Settings, failure: BaseException | None
 ) -> Inspection:
     last = None if failure is None else f"{type(failure).__name__}: {failure}"
     if orchestrator is None:
         return Inspection("idle", "not started", 0, settings.records_max, 0, settings.buffer_bytes,
-                          settings.exposure, [], [], asdict(counts), last)  # fmt: skip
+                          settings.uncommitted_max, [], [], asdict(counts), last)  # fmt: skip
     core = orchestrator.core
     now = time.monotonic()
     running = [
@@ -95,51 +96,59 @@ def look(
         for each in sorted(orchestrator.running(), key=lambda each: each.started)[:RUNNING_MAX]
     ]  # fmt: skip
     retrying = [entry[2].assignment for entry in core.coordinator.retries]
-    partitions = [_view(each, retrying.count(each)) for each in core.assignments.values()]
-    records = orchestrator.proxy.handed_records - core.gone_records
-    size = orchestrator.proxy.handed_bytes - core.gone_bytes
-    busy = sum(each.started for each in core.assignments.values())
+    assignments = list(core.assignments.values())
+    partitions = [_view(each, retrying.count(each)) for each in assignments]
+    records = orchestrator.proxy.polled_records - core.released_records
+    size = orchestrator.proxy.polled_bytes - core.released_bytes
+    in_flight = sum(each.in_flight for each in assignments)
     return Inspection(
-        orchestrator.state, _why(orchestrator, settings, records, size, busy), records, core.bounds.records,
-        size, core.bounds.bytes, max(0, core.coordinator.credit), running, partitions, asdict(counts), last,
+        orchestrator.state, _limited_by(orchestrator, settings, records, size, in_flight),
+        records, core.bounds.records, size, core.bounds.bytes, max(0, core.coordinator.credit),
+        running, partitions, asdict(counts), last,
     )  # fmt: skip
 
 
-def _view(assignment: Assignment, retrying: int) -> PartitionView:
-    waiting = {lane: len(queue) for lane, queue in list(assignment.lanes.items()) if queue}
+def _view(live: Assignment, retrying: int) -> PartitionView:
+    # A scrape runs on another thread than the event loop, which changes these dictionaries meanwhile. Their
+    # copies are made in one step.
+    assignment = copy(live)
+    assignment.unfinished, assignment.queues = live.unfinished.copy(), live.queues.copy()
+    waiting = {queue_key: len(queue) for queue_key, queue in assignment.queues.items() if queue}
     hot = sorted(waiting.items(), key=lambda item: -item[1])[:HOT_KEYS_MAX]
-    mark = offsets.mark(assignment)
+    commit = offset_controller.pending_commit(assignment)
     return PartitionView(
         topic=assignment.topic,
         partition=assignment.partition,
         epoch=assignment.epoch,
         committed=assignment.committed,
-        next_commit=offsets.base(assignment),
+        next_commit=offset_controller.commit_offset(assignment),
         position=assignment.position,
         unfinished=len(assignment.unfinished),
-        running=assignment.started,
+        running=assignment.in_flight,
         ready=len(assignment.ready),
-        behind_their_key=sum(waiting.values()),
+        queued_behind_key=sum(waiting.values()),
         retrying=retrying,
-        held_for_map=len(assignment.held),
-        map_chars=len(mark.metadata if mark else assignment.committed_metadata),
+        waiting_for_map=len(assignment.waiting_for_map),
+        map_chars=len(commit.metadata if commit else assignment.committed_metadata),
         paused=assignment.paused,
-        hot_keys=[HotKey(repr(lane), count) for lane, count in hot],
+        hot_keys=[HotKey(repr(queue_key), count) for queue_key, count in hot],
     )
 
 
-def _why(orchestrator: Orchestrator, settings: Settings, records: int, size: int, busy: int) -> str:
+def _limited_by(
+    orchestrator: Orchestrator, settings: Settings, records: int, size: int, in_flight: int
+) -> str:
     core = orchestrator.core
     if orchestrator.state != "running":
-        return f"{orchestrator.state}: nothing is started"
+        return f"{orchestrator.state}: no record is started"
     if not core.assignments:
         return "no partitions: more members than partitions, or the group is rebalancing"
     if core.coordinator.credit <= 0:
-        return f"{settings.exposure} records are started and not committed: waiting for a commit"
-    if busy >= settings.concurrency:
+        return f"{settings.uncommitted_max} records are started and not committed: waiting for a commit"
+    if in_flight >= settings.concurrency:
         return f"all {settings.concurrency} runners are busy: raise concurrency, or make the handler faster"
     if records >= core.bounds.records or size >= core.bounds.bytes:
-        return "the buffer is full of records that wait behind their key or partition: see hot_keys"
+        return "the buffer is full of records that wait for their key or partition: see hot_keys"
     if records == 0:
         return "everything received is finished: waiting for records"
-    return "working; some records wait behind their key or for a retry" if busy < records else "working"
+    return "working; some records wait for their key or a retry" if in_flight < records else "working"

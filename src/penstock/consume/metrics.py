@@ -1,4 +1,4 @@
-"""Prometheus metrics, read from the consumer when they are scraped; recording costs nothing.
+"""Prometheus metrics, computed from the consumer's state when they are scraped.
 
 from prometheus_client import REGISTRY
 REGISTRY.register(consumer.collector())
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from penstock.consume.running import LATENCY_BOUNDS
-from penstock.model.keys import GROUP, METRIC_PREFIX, PARTITION, TOPIC
+from penstock.consume.runner import LATENCY_BOUNDS
+from penstock.model.key_names import GROUP, METRIC_PREFIX, PARTITION, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,31 +26,32 @@ PREFIX: Final = METRIC_PREFIX + "consume_"
 COUNTERS: Final = (
     ("received_records", "Records received from Kafka", "received"),
     ("received_bytes", "Bytes of keys and values received", "received_bytes"),
-    ("skipped_records", "Records done before a restart, by the offset map", "skipped"),
+    ("skipped_records", "Records skipped because the offset map lists them as done", "skipped"),
     ("finished_records", "Records handled, filtered out or dead-lettered", "finished"),
-    ("failed_attempts", "Attempts of the handler that failed", "failed"),
+    ("failed_attempts", "Handler calls that failed", "failed"),
     ("dead_letter_records", "Records written to the dead-letter topic", "dead_lettered"),
-    ("filtered_records", "Records that the filter did not want", "filtered"),
-    ("late_results", "Results that came after their partition had gone", "late"),
-    ("abandoned_records", "Records started here whose result no commit covers: they run again", "abandoned"),
-    ("commits", "Commits or transactions that Kafka took", "commits"),
-    ("commit_failures", "Commits that Kafka refused, tried again", "commit_failures"),
-    ("restarts", "Times the whole was restarted after a failure", "restarts"),
+    ("delayed_records", "Records written to a delayed-retry topic", "delayed"),
+    ("filtered_records", "Records the filter rejected", "filtered"),
+    ("late_results", "Results that arrived after their partition was revoked or lost", "late"),
+    ("abandoned_records", "Records started here that no commit covers; they run again", "abandoned"),
+    ("commits", "Commits or transactions that succeeded", "commits"),
+    ("commit_failures", "Commits that Kafka refused; they are retried", "commit_failures"),
+    ("restarts", "Restarts of the consumer after a failure", "restarts"),
 )
 # name, help, field of PartitionView
 GAUGES: Final = (
-    ("unfinished_records", "Records in memory, not finished", "unfinished"),
+    ("unfinished_records", "Records in memory that are not finished", "unfinished"),
     ("running_records", "Records being handled", "running"),
-    ("behind_key_records", "Records that wait behind another of their key", "behind_their_key"),
-    ("retrying_records", "Records that wait for their next attempt", "retrying"),
-    ("held_records", "Records held back because the offset map is full", "held_for_map"),
-    ("offset_map_chars", "Length of the offset map in the next commit", "map_chars"),
-    ("committed_offset", "Offset that Kafka has for the group", "committed"),
+    ("queued_behind_key_records", "Records waiting behind another of the same key", "queued_behind_key"),
+    ("retrying_records", "Records waiting for their next attempt", "retrying"),
+    ("waiting_for_map_records", "Records waiting because the offset map is full", "waiting_for_map"),
+    ("offset_map_chars", "Characters of the offset map in the next commit", "map_chars"),
+    ("committed_offset", "Offset that Kafka stores for the group", "committed"),
 )
 
 
 class ConsumerCollector:
-    """For one consumer; several may be registered, their groups tell them apart."""
+    """Metrics of one consumer; several may be registered, labelled by group."""
 
     def __init__(self, consumer: ParallelConsumer) -> None:
         self._consumer = consumer
@@ -71,16 +72,14 @@ class ConsumerCollector:
             for view in seen.partitions:
                 gauge.add_metric([group, view.topic, str(view.partition)], getattr(view, field))
             yield gauge
-        paused = GaugeMetricFamily(
-            PREFIX + "paused_partitions", "Partitions not fetched from", labels=[GROUP]
-        )
-        paused.add_metric([group], sum(view.paused is not None for view in seen.partitions))
-        yield paused
-        memory = GaugeMetricFamily(
-            PREFIX + "memory_bytes", "Bytes of keys and values in memory", labels=[GROUP]
-        )
-        memory.add_metric([group], seen.bytes_in_memory)
-        yield memory
+        paused = sum(view.paused is not None for view in seen.partitions)
+        for name, text, value in (
+            ("paused_partitions", "Partitions paused by back pressure", paused),
+            ("memory_bytes", "Bytes of keys and values in memory", seen.bytes_in_memory),
+        ):
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=[GROUP])
+            gauge.add_metric([group], value)
+            yield gauge
         yield self._latency(group)
 
     def _latency(self, group: str) -> Metric:

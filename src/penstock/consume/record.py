@@ -1,4 +1,4 @@
-"""The values users meet: a record to handle, and an output to write."""
+"""The values handlers see: a Record to handle, an Output to write."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[str, bytes | None]]
 
-PARTITION_LANE: Final = b"\x00partition"  # the one lane of a partition that is kept in order as a whole
+PARTITION_QUEUE: Final = b"\x00partition"  # queue key of a whole partition, or of its records without a key
 
 
 class Message(Protocol):
-    """What is used of confluent_kafka.Message."""
+    """The part of confluent_kafka.Message that the consumer uses."""
 
     def topic(self) -> str: ...
     def partition(self) -> int: ...
@@ -32,20 +32,20 @@ class Message(Protocol):
 class Record:
     """One record of a topic, as the handler gets it.
 
-    `key` and `value` are bytes, or what the deserialisers made of them. `attempt` counts from 1.
+    `key` and `value` are bytes, or what the deserializers returned. `attempt` counts from 1.
     """
 
-    __slots__ = ("assignment", "attempt", "key", "lane", "message", "offset", "size", "value")
+    __slots__ = ("assignment", "attempt", "key", "message", "offset", "queue_key", "size", "value")
 
     def __init__(
-        self, message: Message, assignment: Assignment, offset: int, key: Any, lane: Any, size: int
+        self, message: Message, assignment: Assignment, offset: int, key: Any, queue_key: Any, size: int
     ) -> None:
         self.message = message
         self.assignment = assignment
         self.offset = offset
         self.key = key
         self.value: Any = message.value()
-        self.lane = lane  # records of one lane run one at a time, in order; None: no order asked
+        self.queue_key = queue_key  # records with one key run one at a time, in order; None: unordered
         self.size = size
         self.attempt = 1
 
@@ -63,7 +63,7 @@ class Record:
 
     @property
     def timestamp(self) -> float | None:
-        """Seconds since the epoch; None when the record carries no time."""
+        """Seconds since the epoch; None if the record has no timestamp."""
         kind, milliseconds = self.message.timestamp()
         return milliseconds / 1000 if kind else None
 
@@ -71,18 +71,21 @@ class Record:
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What crosses to a worker process: the record without the consumer's book-keeping."""
-        letter = Letter(self.topic, self.partition, self.message.headers(), self.message.timestamp())
-        return _arrived, (letter, self.offset, self.key, self.value, self.attempt)
+        """Pickles the record for a worker process, without the consumer's state."""
+        detached = DetachedMessage(
+            self.topic, self.partition, self.message.headers(), self.message.timestamp()
+        )
+        return _rebuilt, (detached, self.offset, self.key, self.value, self.attempt)
 
 
-class Letter:
-    """Stands for message and assignment in a worker process, which has neither."""
+@dataclass(slots=True)
+class DetachedMessage:
+    """Replaces message and assignment in a worker process, which has neither."""
 
-    __slots__ = ("_headers", "_timestamp", "partition", "topic")
-
-    def __init__(self, topic: str, partition: int, headers: Any, timestamp: tuple[int, int]) -> None:
-        self.topic, self.partition, self._headers, self._timestamp = topic, partition, headers, timestamp
+    topic: str
+    partition: int
+    _headers: Any
+    _timestamp: tuple[int, int]
 
     def headers(self) -> Any:
         return self._headers
@@ -90,21 +93,18 @@ class Letter:
     def timestamp(self) -> tuple[int, int]:
         return self._timestamp
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Letter, (self.topic, self.partition, self._headers, self._timestamp)
 
-
-def _arrived(letter: Any, offset: int, key: Any, value: Any, attempt: int) -> Record:
+def _rebuilt(detached: Any, offset: int, key: Any, value: Any, attempt: int) -> Record:
     record = Record.__new__(Record)
-    record.message = record.assignment = letter
+    record.message = record.assignment = detached
     record.offset, record.key, record.value, record.attempt = offset, key, value, attempt
-    record.lane, record.size = None, 0
+    record.queue_key, record.size = None, 0
     return record
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A record for the consumer to write: before the input is committed, or with it in one transaction."""
+    """A record to write before the input's offset is committed, or with it in one transaction."""
 
     topic: str
     value: bytes | str | None

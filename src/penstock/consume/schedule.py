@@ -1,9 +1,8 @@
-"""The parallelism coordinator: which record may run next.
+"""The parallelism coordinator: which record may run next. Pure.
 
-Records of one lane run one at a time and in the order of their offsets; lanes are independent.
-What a lane is, the order decides: the whole partition, one key of a partition, or no lane at all.
-Partitions take turns, record by record, so that a full one never delays another. Pure: time is
-given, nothing is awaited.
+Each record belongs to a queue, by the order option: one queue for the partition, one for each key of
+the partition, or none. Records of a queue run one at a time, in offset order; queues are independent.
+Partitions are served round robin, record by record, so that a full one never delays another.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from penstock.consume.record import PARTITION_LANE
+from penstock.consume.record import PARTITION_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Order(StrEnum):
-    """What is kept in order."""
+    """Which records run one at a time, in offset order."""
 
     KEY = "key"
     PARTITION = "partition"
@@ -31,214 +30,253 @@ class Order(StrEnum):
 
 
 class NullKeys(StrEnum):
-    """How records without a key are treated under Order.KEY."""
+    """How Order.KEY treats records without a key."""
 
-    UNORDERED = "unordered"  # each for itself
+    UNORDERED = "unordered"  # independent of each other
     TOGETHER = "together"  # as if they shared one key in their partition
 
 
-def lane_of(key: Any, order: Order, null_keys: NullKeys) -> Any:
-    """The lane of a record, from its raw key; None means that it may run beside anything."""
+def queue_key_of(key: Any, order: Order, null_keys: NullKeys) -> Any:
+    """The queue of a record, from its raw key; None if it may run beside any other."""
     if order is Order.PARTITION or (order is Order.KEY and key is None and null_keys is NullKeys.TOGETHER):
-        return PARTITION_LANE
+        return PARTITION_QUEUE
     return key if order is Order.KEY else None
 
 
 class Coordinator:
-    """Holds what waits, hands out what may run. `credit` bounds what is started but not yet committed."""
+    """Queues records and hands out those that may run.
 
-    def __init__(self, credit: int) -> None:
+    `credit` is how many more records may start before a commit is needed. Queues that records of the
+    `previous` incarnation still run in stay blocked until those end.
+    """
+
+    def __init__(self, credit: int, previous: Coordinator | None = None) -> None:
         self.credit = credit
         self.retries: list[tuple[float, int, Record]] = []
-        self.turns: deque[Assignment] = deque()  # partitions that have a ready record, each once
-        self._current: dict[tuple[str, int], Assignment] = {}
-        self._ghosts: dict[tuple[str, int], list[Assignment]] = {}
+        self.alone: set[Record] = set()  # of a failed batch, which one of them may have caused
+        # Shared with the previous incarnation: each partition with a ready record, once; the assignment of
+        # each partition; revoked assignments with a record still running.
+        self.ready_partitions: deque[Assignment] = previous.ready_partitions if previous else deque()
+        self._current: dict[tuple[str, int], Assignment] = previous._current if previous else {}
+        self._revoked: dict[tuple[str, int], list[Assignment]] = previous._revoked if previous else {}
         self._sequence = 0
 
     def assign(self, assignment: Assignment) -> None:
-        """From now on records of this partition belong to this assignment.
+        """Makes this the current assignment of its partition.
 
-        Lanes in which a record of an earlier assignment still runs stay taken until it ends: no
-        two records of one key run at once, even across a rebalance.
+        A queue stays blocked while a record of an earlier assignment runs in it, so that two records
+        of one key never run at once, even across a rebalance.
         """
         self._current[assignment.key] = assignment
-        for ghost in self._ghosts.get(assignment.key, ()):
-            for lane in ghost.lanes:
-                assignment.lanes[lane] = None
+        for revoked in self._revoked.get(assignment.key, ()):
+            for queue_key in revoked.queues:
+                assignment.queues[queue_key] = None
 
     def put(self, assignment: Assignment, records: Iterable[Record]) -> None:
-        lanes, ready = assignment.lanes, assignment.ready
+        queues, ready = assignment.queues, assignment.ready
         was_idle = not ready
         for record in records:
-            lane = record.lane
-            if lane is None:
+            queue_key = record.queue_key
+            if queue_key is None:
                 ready.append(record)
-            elif lane in lanes:
-                waiting = lanes[lane]
+            elif queue_key in queues:
+                waiting = queues[queue_key]
                 if waiting is None:
-                    lanes[lane] = deque((record,))
+                    queues[queue_key] = deque((record,))
                 else:
                     waiting.append(record)
             else:
-                lanes[lane] = None
+                queues[queue_key] = None
                 ready.append(record)
         if was_idle and ready:
-            self.turns.append(assignment)
+            self.ready_partitions.append(assignment)
 
     def take(self) -> Record | None:
-        """The next record to run, or None: nothing is ready, or too much is uncommitted."""
-        turns = self.turns
-        if not turns or self.credit <= 0:
+        """The next record to run; None if none is ready or too many are uncommitted."""
+        ready_partitions = self.ready_partitions
+        if not ready_partitions or self.credit <= 0:
             return None
         self.credit -= 1
-        assignment = turns.popleft()
-        assignment.started += 1
+        assignment = ready_partitions.popleft()
+        assignment.in_flight += 1
         ready = assignment.ready
         record = ready.popleft()
         if ready:
-            turns.append(assignment)
+            ready_partitions.append(assignment)
         return record
 
     def halt(self) -> None:
-        """Nothing is handed out any more; what runs may finish."""
-        self.credit -= 1 << 62  # one comparison in take() then answers both questions
+        """Hands out no more records; running ones may finish."""
+        self.credit -= 1 << 62  # so that take() needs one comparison for both reasons
+
+    def unhalt(self) -> None:
+        self.credit += 1 << 62
+
+    def startable(self, limit: int) -> int:
+        """How many records a batch of at most `limit` could have now."""
+        count = 0
+        for assignment in self.ready_partitions:
+            for record in assignment.ready:
+                waiting = None if record.queue_key is None else assignment.queues.get(record.queue_key)
+                count += 1 + len(waiting or ())
+                if count >= limit:
+                    return limit
+        return count
 
     def take_batch(self, size: int) -> list[Record]:
-        """Up to `size` records to run together; those of one lane follow each other in order.
+        """Up to `size` records to run together; those of one queue are in order.
 
-        A record that failed before comes alone, so that it fails nobody else.
+        A record that failed before, alone or in a batch, comes alone, so that it fails no other.
         """
         batch: list[Record] = []
         while len(batch) < size:
             record = self.take()
             if record is None:
                 break
-            if record.attempt > 1:
+            if self.runs_alone(record):
                 if batch:
                     self.credit += 1
-                    record.assignment.started -= 1
+                    record.assignment.in_flight -= 1
                     self._make_ready(record, first=True)
                     break
+                self.alone.discard(record)
                 return [record]
             batch.append(record)
-            if record.lane is None:
+            if record.queue_key is None:
                 continue
-            waiting = record.assignment.lanes[record.lane]
-            while waiting and waiting[0].attempt == 1 and len(batch) < size and self.credit > 0:
+            waiting = record.assignment.queues[record.queue_key]
+            while waiting and not self.runs_alone(waiting[0]) and len(batch) < size and self.credit > 0:
                 self.credit -= 1
-                record.assignment.started += 1
+                record.assignment.in_flight += 1
                 batch.append(waiting.popleft())
         return batch
 
+    def runs_alone(self, record: Record) -> bool:
+        return record.attempt > 1 or record in self.alone
+
     def release(self, record: Record) -> None:
-        """The record's lane is free for the next one."""
-        lane = record.lane
-        if lane is None:
+        """Lets the next record of this record's queue run."""
+        queue_key = record.queue_key
+        if queue_key is None:
             return
         assignment = record.assignment
         if not assignment.live:
-            self._release_ghost(assignment, lane)
+            self._release_revoked(assignment, queue_key)
             return
-        waiting = assignment.lanes.get(lane)
+        waiting = assignment.queues.get(queue_key)
         if waiting:
-            if not assignment.ready:
-                self.turns.append(assignment)
-            assignment.ready.append(waiting.popleft())
+            self._make_ready(waiting.popleft())
         else:
-            assignment.lanes.pop(lane, None)
+            assignment.queues.pop(queue_key, None)
 
-    def put_back(self, batch: list[Record]) -> None:
-        """Records taken together are to run again, one by one, each lane in its old order."""
-        later: dict[tuple[Assignment, Any], list[Record]] = {}
+    def put_back(self, batch: list[Record], *, alone: bool = False) -> None:
+        """Returns the records of a batch, each queue in order; `alone`: they run one by one."""
+        followers: dict[tuple[Assignment, Any], list[Record]] = {}
         for record in batch:
             self.credit += 1
-            record.assignment.started -= 1
+            record.assignment.in_flight -= 1
             if not record.assignment.live or record.assignment.closing:
                 self.release(record)
-            elif record.lane is None:
+                continue
+            if alone:
+                self.alone.add(record)
+            if record.queue_key is None:
                 self._make_ready(record)
-            elif (record.assignment, record.lane) in later:
-                later[record.assignment, record.lane].append(record)
+            elif (record.assignment, record.queue_key) in followers:
+                followers[record.assignment, record.queue_key].append(record)
             else:
-                later[record.assignment, record.lane] = []
+                followers[record.assignment, record.queue_key] = []
                 self._make_ready(record)
-        for (assignment, lane), records in later.items():
+        for (assignment, queue_key), records in followers.items():
             if records:
-                waiting = assignment.lanes[lane] or deque()
+                waiting = assignment.queues[queue_key] or deque()
                 waiting.extendleft(reversed(records))
-                assignment.lanes[lane] = waiting
+                assignment.queues[queue_key] = waiting
 
     def retry_at(self, due: float, record: Record) -> None:
-        """The record runs again at `due`; its lane stays taken, so that order holds."""
+        """Runs the record again at `due`; its queue stays blocked, so that order holds."""
         self._sequence += 1
         self.credit += 1
-        record.assignment.started -= 1
+        record.assignment.in_flight -= 1
         heapq.heappush(self.retries, (due, self._sequence, record))
 
-    def wake(self, now: float) -> None:
-        """Moves the retries that are due to the ready ones."""
+    def wake_retries(self, now: float) -> None:
+        """Makes the records whose retry is due ready."""
         while self.retries and self.retries[0][0] <= now:
             record = heapq.heappop(self.retries)[2]
             if record.assignment.live:
                 self._make_ready(record)
 
     def withdraw(self, assignment: Assignment) -> None:
-        """The partition goes: what waits is dropped, what runs keeps its lane until it ends."""
+        """Drops the waiting records of a partition that is being revoked.
+
+        A running record keeps its queue blocked until it ends.
+        """
         for record in assignment.ready:
-            assignment.lanes.pop(record.lane, None)
+            assignment.queues.pop(record.queue_key, None)
         for _, _, record in self.retries:
             if record.assignment is assignment:
-                assignment.lanes.pop(record.lane, None)
+                assignment.queues.pop(record.queue_key, None)
         self.retries = [entry for entry in self.retries if entry[2].assignment is not assignment]
         heapq.heapify(self.retries)
+        self.alone = {record for record in self.alone if record.assignment is not assignment}
         if assignment.ready:
-            self.turns.remove(assignment)
+            self.ready_partitions.remove(assignment)
         assignment.ready.clear()
-        assignment.held.clear()
+        assignment.waiting_for_map.clear()
         assignment.closing = True
-        # A lane that an older ghost holds is that ghost's to release, not this one's.
-        older = {lane for ghost in self._ghosts.get(assignment.key, ()) for lane in ghost.lanes}
-        assignment.lanes = dict.fromkeys(lane for lane in assignment.lanes if lane not in older)
+        # A queue that an older assignment still blocks is released by that one.
+        older = {key for revoked in self._revoked.get(assignment.key, ()) for key in revoked.queues}
+        assignment.queues = dict.fromkeys(key for key in assignment.queues if key not in older)
 
-    def bury(self, assignment: Assignment) -> None:
-        """The partition has gone; lanes in which something still runs are remembered."""
+    def remove(self, assignment: Assignment) -> None:
+        """Removes a revoked partition; remembers the queues in which a record still runs."""
         self.withdraw(assignment)
         if self._current.get(assignment.key) is assignment:
             del self._current[assignment.key]
-        if assignment.lanes:
-            self._ghosts.setdefault(assignment.key, []).append(assignment)
+        if assignment.queues:
+            self._revoked.setdefault(assignment.key, []).append(assignment)
+
+    def keep_blocked(self, running: Iterable[Record]) -> None:
+        """Unblocks every queue of a revoked partition in which none of these records runs."""
+        blocked = {(record.assignment, record.queue_key) for record in running}
+        for key, assignments in list(self._revoked.items()):
+            for assignment in assignments:
+                kept = (each for each in assignment.queues if (assignment, each) in blocked)
+                assignment.queues = dict.fromkeys(kept)
+            self._revoked[key] = [each for each in assignments if each.queues]
 
     @property
     def has_ready(self) -> bool:
-        return bool(self.turns) and self.credit > 0
+        return bool(self.ready_partitions) and self.credit > 0
 
     @property
     def ready_count(self) -> int:
-        return sum(len(assignment.ready) for assignment in self.turns)
+        return sum(len(assignment.ready) for assignment in self.ready_partitions)
 
     def _make_ready(self, record: Record, *, first: bool = False) -> None:
         assignment = record.assignment
         if not assignment.ready:
-            self.turns.append(assignment)
+            self.ready_partitions.append(assignment)
         if first:
             assignment.ready.appendleft(record)
         else:
             assignment.ready.append(record)
 
-    def _release_ghost(self, ghost: Assignment, lane: Any) -> None:
-        ghosts = self._ghosts.get(ghost.key, [])
-        if lane not in ghost.lanes:
+    def _release_revoked(self, revoked: Assignment, queue_key: Any) -> None:
+        assignments = self._revoked.get(revoked.key, [])
+        if queue_key not in revoked.queues:
             return
-        del ghost.lanes[lane]
-        if not ghost.lanes and ghost in ghosts:
-            ghosts.remove(ghost)
-            if not ghosts:
-                del self._ghosts[ghost.key]
-        current = self._current.get(ghost.key)
-        if current is None or lane not in current.lanes:
+        del revoked.queues[queue_key]
+        if not revoked.queues and revoked in assignments:
+            assignments.remove(revoked)
+            if not assignments:
+                del self._revoked[revoked.key]
+        current = self._current.get(revoked.key)
+        if current is None or queue_key not in current.queues:
             return
-        waiting = current.lanes[lane]
+        waiting = current.queues[queue_key]
         if waiting:
             self._make_ready(waiting.popleft())
         else:
-            del current.lanes[lane]
+            del current.queues[queue_key]

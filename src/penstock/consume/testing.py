@@ -1,4 +1,4 @@
-"""Kafka in memory, for tests of handlers: topics, groups, rebalances, holes, faults. No broker, no Java.
+"""Kafka in memory, to test handlers without a broker or Java: topics, groups, rebalances, faults.
 
     kafka = MemoryKafka()
     kafka.create("orders", partitions=2)
@@ -8,9 +8,9 @@
     async with consumer:
         await kafka.until_committed("billing", "orders")
 
-`revoke`, `lose` and `give` move partitions as a rebalance would; `hole` leaves offsets without
-records, as compaction and transaction markers do; `refuse_commits` and `break_client` are what
-brokers do on bad days. It is a stand-in for a client, not for a broker: no time-outs, no fencing.
+`revoke`, `lose` and `assign` move partitions as a rebalance would. `skip_offsets` leaves offsets without
+records, as compaction and transaction markers do. `refuse_commits` and `break_client` inject errors.
+It replaces a client, not a broker: there are no time-outs and no fencing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import itertools
 import threading
 import time
 import zlib
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,24 +30,24 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-Place = tuple[str, int]
+PartitionId = tuple[str, int]
 
 
 class MemoryMessage:
-    """A record, or an error, as confluent_kafka.Message would show it."""
+    """A record or an error, with the methods of confluent_kafka.Message."""
 
     def __init__(
-        self, place: Place, offset: int, value: bytes | None = None, key: bytes | None = None,
+        self, partition_id: PartitionId, offset: int, value: bytes | None = None, key: bytes | None = None,
         headers: list[tuple[str, bytes | None]] | None = None, error: KafkaError | None = None,
     ) -> None:  # fmt: skip
-        self._place, self._offset, self._value, self._key = place, offset, value, key
+        self._partition_id, self._offset, self._value, self._key = partition_id, offset, value, key
         self._headers, self._error, self._time = headers, error, int(time.time() * 1000)
 
     def topic(self) -> str:
-        return self._place[0]
+        return self._partition_id[0]
 
     def partition(self) -> int:
-        return self._place[1]
+        return self._partition_id[1]
 
     def offset(self) -> int:
         return self._offset
@@ -72,26 +73,23 @@ class MemoryMessage:
 
 @dataclass(slots=True)
 class Log:
-    """A partition: records by offset, and where the next one goes."""
+    """A partition: its records in offset order, and its end offset."""
 
     records: list[MemoryMessage] = field(default_factory=list)
     end: int = 0
 
 
 class MemoryKafka:
-    """A cluster in this process. Safe to use from any thread."""
+    """A Kafka cluster in this process. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.logs: dict[Place, Log] = {}
+        self.logs: dict[PartitionId, Log] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str]] = {}  # by group, topic, partition
         self.members: list[MemoryClient] = []
-        self.commits: list[
-            tuple[str, str, int, int, str]
-        ] = []  # in order: group, topic, partition, offset, map
         self._refusals: deque[int] = deque()
 
-    # What tests do
+    # For tests
 
     def properties(self, group: str, **more: Any) -> dict[str, Any]:
         return {"bootstrap.servers": "memory", "group.id": group, **more}
@@ -122,39 +120,36 @@ class MemoryKafka:
                 count = 1
             number = zlib.crc32(raw_key or b"") % count if partition is None else partition
             log = self.logs[topic, number]
-            kept = [(name, _raw(each)) for name, each in headers or ()] or None
-            log.records.append(MemoryMessage((topic, number), log.end, raw_value, raw_key, kept))
+            raw_headers = [(name, _raw(each)) for name, each in headers or ()] or None
+            log.records.append(MemoryMessage((topic, number), log.end, raw_value, raw_key, raw_headers))
             log.end += 1
             return log.end - 1
 
-    def hole(self, topic: str, partition: int = 0, offsets: int = 1) -> None:
-        """Leaves offsets without a record: compacted away, aborted, or a transaction's marker."""
+    def skip_offsets(self, topic: str, partition: int = 0, offsets: int = 1) -> None:
+        """Leaves offsets without a record: compacted away, aborted, or a transaction marker."""
         with self.lock:
             self.logs[topic, partition].end += offsets
 
     def values(self, topic: str) -> list[bytes | None]:
-        with self.lock:
-            return [
-                each.value() for place, log in self.logs.items() if place[0] == topic for each in log.records
-            ]
+        return [each.value() for each in self.messages(topic)]
 
     def messages(self, topic: str) -> list[MemoryMessage]:
         with self.lock:
-            return [each for place, log in self.logs.items() if place[0] == topic for each in log.records]
+            return [each for (name, _), log in self.logs.items() if name == topic for each in log.records]
 
     def committed(self, group: str, topic: str, partition: int = 0) -> tuple[int, str] | None:
         with self.lock:
             return self.offsets.get((group, topic, partition))
 
     def revoke(self, topic: str, partition: int) -> None:
-        self._move("revoke", (topic, partition))
+        self._rebalance("revoke", (topic, partition))
 
     def lose(self, topic: str, partition: int) -> None:
-        self._move("lose", (topic, partition))
+        self._rebalance("lose", (topic, partition))
 
-    def give(self, topic: str, partition: int, member: int = 0) -> None:
+    def assign(self, topic: str, partition: int, member: int = 0) -> None:
         with self.lock:
-            self.members[member].moves.append(("give", (topic, partition)))
+            self.members[member].rebalances.append(("assign", (topic, partition)))
 
     def refuse_commits(self, *codes: int) -> None:
         """The next commits fail with these error codes, one each."""
@@ -175,46 +170,45 @@ class MemoryKafka:
     def _all_committed(self, group: str, topic: str) -> bool:
         with self.lock:
             return all(
-                self.offsets.get((group, *place), (0, ""))[0] >= log.end
-                for place, log in self.logs.items()
-                if place[0] == topic
+                self.offsets.get((group, *partition_id), (0, ""))[0] >= log.end
+                for partition_id, log in self.logs.items()
+                if partition_id[0] == topic
             )
 
-    # What clients do
+    # For the clients
 
     def join(self, member: MemoryClient) -> None:
         with self.lock:
             self.members.append(member)
-            held = {place for each in self.members for place in each.positions}
-            for place in self.logs:
-                if place[0] in member.topics and place not in held:
-                    member.moves.append(("give", place))
+            owned = {partition_id for each in self.members for partition_id in each.positions}
+            for partition_id in self.logs:
+                if partition_id[0] in member.topics and partition_id not in owned:
+                    member.rebalances.append(("assign", partition_id))
 
     def leave(self, member: MemoryClient) -> None:
         with self.lock:
             if member in self.members:
                 self.members.remove(member)
 
-    def store(self, group: str, parts: Iterable[TopicPartition]) -> KafkaError | None:
+    def store(self, group: str, partitions: Iterable[TopicPartition]) -> KafkaError | None:
         with self.lock:
             if self._refusals:
                 return KafkaError(self._refusals.popleft())
-            for part in parts:
-                self.offsets[group, part.topic, part.partition] = (part.offset, part.metadata or "")
-                self.commits.append((group, part.topic, part.partition, part.offset, part.metadata or ""))
+            for each in partitions:
+                self.offsets[group, each.topic, each.partition] = (each.offset, each.metadata or "")
             return None
 
-    def _move(self, how: str, place: Place) -> None:
+    def _rebalance(self, kind: str, partition_id: PartitionId) -> None:
         with self.lock:
             for member in self.members:
-                if place in member.positions:
-                    member.moves.append((how, place))
+                if partition_id in member.positions:
+                    member.rebalances.append((kind, partition_id))
                     return
-        raise LookupError(f"no member holds {place[0]}[{place[1]}]")
+        raise LookupError(f"no member owns {partition_id[0]}[{partition_id[1]}]")
 
 
 class MemoryClient:
-    """What the consumer uses of confluent_kafka.Consumer."""
+    """The part of confluent_kafka.Consumer that the parallel consumer uses."""
 
     def __init__(self, kafka: MemoryKafka, properties: dict[str, Any]) -> None:
         self._kafka = kafka
@@ -222,40 +216,40 @@ class MemoryClient:
         self._on_commit = properties.get("on_commit")
         self._batch_max = int(properties.get("test.batch.records", 100_000))
         self.topics: list[str] = []
-        self.moves: deque[tuple[str, Place]] = deque()
+        self.rebalances: deque[tuple[str, PartitionId]] = deque()
         self.errors: deque[KafkaError] = deque()
-        self.positions: dict[Place, int] = {}
-        self.paused: set[Place] = set()
+        self.positions: dict[PartitionId, int] = {}
+        self.paused: set[PartitionId] = set()
         self._callbacks: dict[str, Any] = {}
         self._outcomes: deque[tuple[KafkaError | None, list[TopicPartition]]] = deque()
-        self._told_end: dict[Place, int] = {}
-        self._turn = itertools.count()
+        self._eof_offset: dict[PartitionId, int] = {}
+        self._next_start = itertools.count()
 
     def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         self.topics = topics
-        self._callbacks = {"give": on_assign, "revoke": on_revoke, "lose": on_lost}
+        self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lose": on_lost}
         self._kafka.join(self)
 
     def poll(self, timeout: float = 0) -> MemoryMessage | None:
         deadline = time.monotonic() + timeout
         while True:
             self._serve()
-            found = self._next(1)
-            if found or time.monotonic() >= deadline:
-                return found[0] if found else None
+            messages = self._next(1)
+            if messages or time.monotonic() >= deadline:
+                return messages[0] if messages else None
             time.sleep(0.001)
 
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
         self._serve()
         return self._next(min(num_messages, self._batch_max))
 
-    def committed(self, parts: list[TopicPartition], timeout: float = 0) -> list[TopicPartition]:
-        found = []
-        for part in parts:
-            stored = self._kafka.committed(self._group, part.topic, part.partition)
-            offset, metadata = stored or (OFFSET_INVALID, "")
-            found.append(TopicPartition(part.topic, part.partition, offset, metadata=metadata))
-        return found
+    def committed(self, partitions: list[TopicPartition], timeout: float = 0) -> list[TopicPartition]:
+        stored = []
+        for partition in partitions:
+            commit = self._kafka.committed(self._group, partition.topic, partition.partition)
+            offset, metadata = commit or (OFFSET_INVALID, "")
+            stored.append(TopicPartition(partition.topic, partition.partition, offset, metadata=metadata))
+        return stored
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool = True) -> list[TopicPartition] | None:
         error = self._kafka.store(self._group, offsets)
@@ -266,93 +260,90 @@ class MemoryClient:
             raise KafkaException(error)
         return offsets
 
-    def incremental_assign(self, parts: list[TopicPartition]) -> None:
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         with self._kafka.lock:
-            for part in parts:
-                self.positions[part.topic, part.partition] = max(part.offset, 0)
-                self._told_end.pop((part.topic, part.partition), None)
+            for partition in partitions:
+                self.positions[partition.topic, partition.partition] = max(partition.offset, 0)
+                self._eof_offset.pop((partition.topic, partition.partition), None)
 
     assign = incremental_assign
 
-    def pause(self, parts: list[TopicPartition]) -> None:
-        self.paused |= {(part.topic, part.partition) for part in parts}
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= {(partition.topic, partition.partition) for partition in partitions}
 
-    def resume(self, parts: list[TopicPartition]) -> None:
-        self.paused -= {(part.topic, part.partition) for part in parts}
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= {(partition.topic, partition.partition) for partition in partitions}
 
     def consumer_group_metadata(self) -> str:
         return str(self._group)
 
     def close(self) -> None:
         with self._kafka.lock:
-            held = list(self.positions)
-        if held and self._callbacks:
-            self._callbacks["revoke"](self, [TopicPartition(*place) for place in held])
+            owned = list(self.positions)
+        if owned and self._callbacks:
+            self._callbacks["revoke"](self, [TopicPartition(*partition_id) for partition_id in owned])
         self.positions.clear()
         self._kafka.leave(self)
 
     def _serve(self) -> None:
         while self._outcomes:
-            error, parts = self._outcomes.popleft()
+            error, partitions = self._outcomes.popleft()
             if self._on_commit is not None:
-                self._on_commit(error, parts)
-        while self.moves:
-            how, place = self.moves.popleft()
-            self._callbacks[how](self, [TopicPartition(*place)])
-            if how != "give":
-                self.positions.pop(place, None)
-                self.paused.discard(place)
+                self._on_commit(error, partitions)
+        while self.rebalances:
+            kind, partition_id = self.rebalances.popleft()
+            self._callbacks[kind](self, [TopicPartition(*partition_id)])
+            if kind != "assign":
+                self.positions.pop(partition_id, None)
+                self.paused.discard(partition_id)
 
     def _next(self, count: int) -> list[MemoryMessage]:
         with self._kafka.lock:
             if self.errors:
                 return [MemoryMessage(("", -1), -1, error=self.errors.popleft())]
-            found: list[MemoryMessage] = []
-            places = [place for place in self.positions if place not in self.paused]
-            start = next(self._turn)
-            for index in range(len(places)):
-                place = places[(start + index) % len(places)]
-                found += self._read(place, count - len(found))
-                if len(found) >= count:
+            messages: list[MemoryMessage] = []
+            fetching = [each for each in self.positions if each not in self.paused]
+            start = next(self._next_start)
+            for index in range(len(fetching)):
+                messages += self._read(fetching[(start + index) % len(fetching)], count - len(messages))
+                if len(messages) >= count:
                     break
-            return found
+            return messages
 
-    def _read(self, place: Place, count: int) -> list[MemoryMessage]:
-        log = self._kafka.logs[place]
-        position = self.positions[place]
-        low, high = 0, len(log.records)
-        while low < high:
-            middle = (low + high) // 2
-            if log.records[middle].offset() < position:
-                low = middle + 1
-            else:
-                high = middle
-        found = log.records[low : low + count]
-        if found:
-            self.positions[place] = found[-1].offset() + 1
-        elif count and self._told_end.get(place) != log.end:
-            self._told_end[place] = log.end
-            self.positions[place] = log.end
-            return [MemoryMessage(place, log.end, error=KafkaError(KafkaError._PARTITION_EOF))]
-        return found
+    def _read(self, partition_id: PartitionId, count: int) -> list[MemoryMessage]:
+        log = self._kafka.logs[partition_id]
+        start = bisect_left(log.records, self.positions[partition_id], key=MemoryMessage.offset)
+        messages = log.records[start : start + count]
+        if messages:
+            self.positions[partition_id] = messages[-1].offset() + 1
+        elif count and self._eof_offset.get(partition_id) != log.end:
+            self._eof_offset[partition_id] = log.end
+            self.positions[partition_id] = log.end
+            return [MemoryMessage(partition_id, log.end, error=KafkaError(KafkaError._PARTITION_EOF))]
+        return messages
 
 
 class MemoryProducer:
-    """What the consumer uses of confluent_kafka.Producer, transactions included."""
+    """The part of confluent_kafka.Producer that the parallel consumer uses, with transactions."""
 
     def __init__(self, kafka: MemoryKafka, properties: dict[str, Any]) -> None:
         self._kafka = kafka
         self._transactional = "transactional.id" in properties
+        self._bytes_max = int(properties.get("message.max.bytes", 1_000_000))
         self._open: list[tuple[str, dict[str, Any]]] = []
         self._offsets: list[tuple[str, list[TopicPartition]]] = []
         self._reports: deque[tuple[Any, MemoryMessage]] = deque()
 
-    def produce(self, topic: str, on_delivery: Any = None, **facts: Any) -> None:
-        facts.pop("timestamp", None)
+    def produce(self, topic: str, on_delivery: Any = None, **arguments: Any) -> None:
+        """Refuses what librdkafka refuses: values that are no bytes, and those that are too large."""
+        arguments.pop("timestamp", None)
+        size = sum(len(_raw(arguments.get(part)) or b"") for part in ("key", "value"))
+        if size > self._bytes_max:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         if self._transactional:
-            self._open.append((topic, facts))
+            self._open.append((topic, arguments))
             return
-        self._kafka.write(topic, **facts)
+        self._kafka.write(topic, **arguments)
         if on_delivery is not None:
             self._reports.append((on_delivery, MemoryMessage((topic, 0), 0)))
 
@@ -371,26 +362,24 @@ class MemoryProducer:
     def init_transactions(self, timeout: float = 0) -> None:
         self._open, self._offsets = [], []
 
-    def begin_transaction(self) -> None:
-        self._open, self._offsets = [], []
+    begin_transaction = abort_transaction = init_transactions
 
     def send_offsets_to_transaction(
-        self, parts: list[TopicPartition], group: str, timeout: float = 0
+        self, partitions: list[TopicPartition], group: str, timeout: float = 0
     ) -> None:
-        self._offsets.append((group, parts))
+        self._offsets.append((group, partitions))
 
     def commit_transaction(self, timeout: float = 0) -> None:
         with self._kafka.lock:
-            for group, parts in self._offsets:
-                error = self._kafka.store(group, parts)
+            for group, partitions in self._offsets:
+                error = self._kafka.store(group, partitions)
                 if error is not None:
                     raise KafkaException(KafkaError(error.code(), error.str(), False, False, True))
-            for topic, facts in self._open:
-                self._kafka.write(topic, **facts)
-
-    def abort_transaction(self, timeout: float = 0) -> None:
-        self._open, self._offsets = [], []
+            for topic, arguments in self._open:
+                self._kafka.write(topic, **arguments)
 
 
 def _raw(value: bytes | str | None) -> bytes | None:
+    if value is not None and not isinstance(value, bytes | str):
+        raise TypeError(f"a bytes-like object is required, not {type(value).__name__!r}")
     return value.encode() if isinstance(value, str) else value

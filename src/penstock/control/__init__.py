@@ -1,16 +1,33 @@
-"""The control plane: clusters, tenants, keys and cells, kept in Kafka itself.
+"""The control plane: clusters, tenants, API keys and cells, stored in Kafka itself.
 
-What it is: what every entity may become (`decisions`, `units`, pure), the registry that holds them
-(`registry`, a fold of one compacted topic), the one writer that is active (`service`), what each
-tenant needs inside Kafka and the operations that bring it there (`wanted`, `operations`, `steps`),
-what gateways are told (`states`), tenants' way out of full cells (`relieving`), the
-checker that compares what is declared with what Kafka has (`checker`), and the HTTP API on top (`api`).
+It is not on the data path. Gateways follow `_penstock.state` on their cluster, so tenants do not notice
+whether a control plane is running.
 
-What it is not: it is not on the way of any record. Gateways go by `_penstock.state` of their own
-cluster, so tenants do not notice whether a control plane runs.
+It promises: a successful response means that the change is committed. One control plane writes at a
+time, and a paused one cannot write after a takeover. Every effect outside the registry follows a
+committed intent, is idempotent, and is finished by a successor. No secret is stored, logged or returned
+a second time.
 
-What it promises: an answer means that the change is committed. One control plane writes at a time,
-and one that was paused cannot write any more. Every effect outside the registry follows a committed
-intent, can be done twice, and is carried on by whoever takes over. No secret is stored, logged, or
-told a second time.
+Modules:
+  acls               ACLs of service accounts, and where each of them comes from
+  api                the HTTP API
+  call_batching      combines concurrent calls to Kafka into few
+  capacity_units     capacity units: sizes, needs and quotas
+  checker            compares the declared state with Kafka
+  cluster_placement  which physical cluster and cell a new logical cluster gets
+  decisions          what each request changes in the registry
+  desired_state      a tenant's desired access in Kafka and its record for gateways
+  effects            the effects of operation steps outside the registry
+  kafka_access       writes and reads tenants' users, ACLs and client quotas
+  leadership         one leadership term: fencing, committing decisions, running operations
+  metrics            Prometheus metrics
+  observation        reads a cluster's actual state, and measures the load of its cells
+  operations         the steps of every operation
+  physical           physical clusters: providers, access, and their gateways
+  process            runs a control plane with its HTTP server
+  registry           the registry in memory, folded from its topic
+  registry_import    imports an export into an empty registry
+  relief_service     relieves full cells automatically
+  service            a control plane: follows the registry, and leads while it owns the group
+  state_publisher    publishes tenants' states to gateways
 """

@@ -1,9 +1,9 @@
-"""Compares what is declared with what Kafka has: users, ACLs, rates, topics, groups' owners, states.
+"""Compares the declared state with Kafka: users, ACLs, client quotas, topics and published tenant states.
 
-`differences` is pure and knows nothing of how either side was read. Differences that may be
-repaired are: what is missing is given, what nobody declared is taken. Rules that a tenant made within
-its own walls are its own, and no difference. Topics of a tenant that does not exist are told and
-never deleted here: only an operation that was asked for destroys data.
+`differences` is pure and does not know how either side was read. Most differences can be repaired:
+missing things are created, undeclared ones deleted. ACLs that a tenant created on its own names are no
+difference. Topics of an unknown tenant are reported and never deleted: only a requested operation
+destroys data.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from penstock.control.rules import lies_within, revoked_rules
-from penstock.control.wanted import NOTHING, Rights, tenant_rights, tenant_state
+from penstock.control.acls import is_within_tenant, revoked_acls
+from penstock.control.desired_state import NO_ACCESS, KafkaAccess, tenant_access, tenant_state
 from penstock.model.entities import ClusterState, LogicalCluster, PhysicalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from penstock.control.acls import AclEntry
     from penstock.control.registry import Registry
-    from penstock.control.rules import Rule
-    from penstock.model.tenantstate import TenantState
+    from penstock.model.tenant_state import TenantState
 
 
 class Kind(StrEnum):
@@ -34,93 +34,98 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True, order=True)
 class Difference:
     kind: Kind
-    what: str  # `user`, `rule`, `rate`, `topic`, `state`
+    what: str  # `user`, `acl`, `client-quota`, `topic`, `state`
     name: str
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """Of one physical cluster."""
+class DeclaredState:
+    """What the registry declares for one physical cluster."""
 
-    rights: Rights = NOTHING
-    revoked: frozenset[Rule] = frozenset()  # that Kafka may still have
-    tenants: Mapping[str, frozenset[int]] = field(default_factory=dict)  # → brokers; empty: everywhere
+    access: KafkaAccess = NO_ACCESS
+    revoked: frozenset[AclEntry] = frozenset()  # Kafka may still have them
+    tenants: Mapping[str, frozenset[int]] = field(default_factory=dict)  # → brokers; empty: any broker
     states: Mapping[str, TenantState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    rights: Rights = NOTHING
+class ActualState:
+    access: KafkaAccess = NO_ACCESS
     topics: Mapping[str, frozenset[int]] = field(default_factory=dict)  # → brokers with a replica
     states: Mapping[str, TenantState] = field(default_factory=dict)
 
 
-def declared(registry: Registry, physical: PhysicalCluster, *, fused: bool = True) -> Declared:
-    """Without rates where the platform may not set them."""
-    rights = NOTHING
-    revoked: frozenset[Rule] = frozenset()
+def declared_state(
+    registry: Registry, physical: PhysicalCluster, *, sets_client_quotas: bool = True
+) -> DeclaredState:
+    """`sets_client_quotas`: false if the platform may not set them on this cluster."""
+    access = NO_ACCESS
+    revoked: frozenset[AclEntry] = frozenset()
     tenants: dict[str, frozenset[int]] = {}
     states: dict[str, TenantState] = {}
     for cluster in registry.all(LogicalCluster):
         if cluster.cluster != physical.id:
             continue
-        rights |= tenant_rights(registry, cluster)
-        revoked = revoked.union(*map(revoked_rules, registry.accounts(cluster.id)))
+        access |= tenant_access(registry, cluster)
+        revoked = revoked.union(*map(revoked_acls, registry.accounts(cluster.id)))
         state = tenant_state(registry, cluster.id)
-        # While it is provisioned, moved or deleted, anything of its own may be anywhere.
-        settled = cluster.state is ClusterState.READY and state is not None
-        tenants[cluster.id] = frozenset(state.brokers if settled and state is not None else ())
+        # While a tenant is provisioned, moved or deleted, its replicas may be on any broker.
+        settled = state is not None and cluster.state is ClusterState.READY
+        tenants[cluster.id] = frozenset(state.brokers if state is not None and settled else ())
         if state is not None:
             states[cluster.id] = state
-    if not fused:
-        rights = replace(rights, rates={})
-    return Declared(rights, revoked, tenants, states)
+    if not sets_client_quotas:
+        access = replace(access, client_quotas={})
+    return DeclaredState(access, revoked, tenants, states)
 
 
-def differences(wanted: Declared, found: Found) -> tuple[Difference, ...]:
-    return tuple(sorted((*_rights(wanted, found), *_topics(wanted, found), *_states(wanted, found))))
+def differences(declared: DeclaredState, actual: ActualState) -> tuple[Difference, ...]:
+    return tuple(sorted((*_access(declared, actual), *_topics(declared, actual), *_states(declared, actual))))
 
 
-def _rights(wanted: Declared, found: Found) -> Iterator[Difference]:
-    for user in sorted(wanted.rights.users.keys() - found.rights.users.keys()):
+def _access(declared: DeclaredState, actual: ActualState) -> Iterator[Difference]:
+    for user in sorted(declared.access.users.keys() - actual.access.users.keys()):
         yield Difference(Kind.MISSING, "user", user)
-    for user in sorted(found.rights.users.keys() - wanted.rights.users.keys()):
+    for user in sorted(actual.access.users.keys() - declared.access.users.keys()):
         yield Difference(Kind.UNDECLARED, "user", user)
-    for rule in sorted(wanted.rights.rules - found.rights.rules):
-        yield Difference(Kind.MISSING, "rule", rule.user, str(rule))
-    for rule in undeclared_rules(wanted, found):
-        yield Difference(Kind.UNDECLARED, "rule", rule.user, str(rule))
-    for user in sorted(wanted.rights.rates.keys() | found.rights.rates.keys()):
-        asked, has = wanted.rights.rates.get(user, {}), found.rights.rates.get(user, {})
-        if dict(asked) != dict(has):
-            kind = Kind.DIFFERENT if asked and has else Kind.MISSING if asked else Kind.UNDECLARED
-            yield Difference(kind, "rate", user, f"declared {dict(asked)}, found {dict(has)}")
+    for acl in sorted(declared.access.acls - actual.access.acls):
+        yield Difference(Kind.MISSING, "acl", acl.user, str(acl))
+    for acl in undeclared_acls(declared, actual):
+        yield Difference(Kind.UNDECLARED, "acl", acl.user, str(acl))
+    for user in sorted(declared.access.client_quotas.keys() | actual.access.client_quotas.keys()):
+        expected = dict(declared.access.client_quotas.get(user, {}))
+        present = dict(actual.access.client_quotas.get(user, {}))
+        if expected != present:
+            kind = Kind.DIFFERENT if expected and present else Kind.MISSING if expected else Kind.UNDECLARED
+            yield Difference(kind, "client-quota", user, f"declared {expected}, found {present}")
 
 
-def undeclared_rules(wanted: Declared, found: Found) -> list[Rule]:
-    """What neither the registry nor the tenant itself can have wanted."""
-    more = found.rights.rules - wanted.rights.rules
-    own = {rule for rule in more - wanted.revoked if rule.user in wanted.rights.users and lies_within(rule)}
+def undeclared_acls(declared: DeclaredState, actual: ActualState) -> list[AclEntry]:
+    """ACLs that neither the registry declares nor the tenant can have created."""
+    more = actual.access.acls - declared.access.acls
+    own = {
+        acl for acl in more - declared.revoked if acl.user in declared.access.users and is_within_tenant(acl)
+    }
     return sorted(more - own)
 
 
-def _topics(wanted: Declared, found: Found) -> Iterator[Difference]:
-    for topic, brokers in sorted(found.topics.items()):
+def _topics(declared: DeclaredState, actual: ActualState) -> Iterator[Difference]:
+    for topic, brokers in sorted(actual.topics.items()):
         tenant = topic.partition("_")[0]
-        if tenant not in wanted.tenants:
-            yield Difference(Kind.UNDECLARED, "topic", topic, "of a logical cluster that is not there")
-        elif wanted.tenants[tenant] and not brokers <= wanted.tenants[tenant]:
-            outside = sorted(brokers - wanted.tenants[tenant])
+        if tenant not in declared.tenants:
+            yield Difference(Kind.UNDECLARED, "topic", topic, "of an unknown logical cluster")
+        elif declared.tenants[tenant] and not brokers <= declared.tenants[tenant]:
+            outside = sorted(brokers - declared.tenants[tenant])
             yield Difference(Kind.MISPLACED, "topic", topic, f"has replicas on {outside}, outside its cell")
 
 
-def _states(wanted: Declared, found: Found) -> Iterator[Difference]:
-    for tenant in sorted(wanted.states.keys() | found.states.keys()):
-        asked, has = wanted.states.get(tenant), found.states.get(tenant)
-        if asked is None:
+def _states(declared: DeclaredState, actual: ActualState) -> Iterator[Difference]:
+    for tenant in sorted(declared.states.keys() | actual.states.keys()):
+        expected, present = declared.states.get(tenant), actual.states.get(tenant)
+        if expected is None:
             yield Difference(Kind.UNDECLARED, "state", tenant)
-        elif has is None:
+        elif present is None:
             yield Difference(Kind.MISSING, "state", tenant)
-        elif asked.says() != has.says():
+        elif expected.content() != present.content():
             yield Difference(Kind.DIFFERENT, "state", tenant)

@@ -1,8 +1,8 @@
-"""What may be asked of the control plane, and what each ask changes. Pure.
+"""What each request to the control plane changes in the registry. Pure.
 
-Every function takes the registry as it stands and returns the changes to be committed together:
-the entities, the operation that carries out what lies outside, and what the audit log says. Time,
-randomness and secrets' hashes come in; ids are drawn here.
+Every function takes the current registry and returns the changes to commit together: the entities, and
+the operation that performs the effects outside the registry and is audited. Time, randomness and hashes
+of secrets are passed in; ids are drawn here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.control.capacity_units import ADOPTED_CAPACITY, TABLES, check_size
+from penstock.control.cluster_placement import cell_for, physical_for
 from penstock.control.operations import STEPS
-from penstock.control.placing import cell_for, physical_for
 from penstock.control.registry import Change, Drop, Put, Registry
-from penstock.control.units import ADOPTED_CAPACITY, TABLES, check_size
 from penstock.model.entities import (
     ANYWHERE,
     GRANT_OPERATIONS,
@@ -70,36 +70,36 @@ GRANTS_MAX: Final = 200  # of one account
 NETWORKS_MAX: Final = 100
 UNITS_MAX: Final = 1_000
 NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
-NAME_RULE: Final = "up to 63 small letters, digits, dots, dashes and underscores, no sign at its ends"
+NAME_RULE: Final = "use 1 to 63 of a-z, 0-9, dot, dash and underscore, with a letter or digit at both ends"
 DEFAULT_ACCOUNT: Final = "owner"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Who asks, when, and under which idempotency key; and where chance comes from."""
+class DecisionContext:
+    """Who makes the request, when, and with which idempotency key; plus the source of randomness."""
 
     actor: str
     now_ms: int
     choose: Choice
     request: str = ""
     fingerprint: str = ""
-    loads: Mapping[str, float] = field(default_factory=dict)  # by cell, as measured
-    provisions: bool = True  # whether physical clusters can be made here
+    loads: Mapping[str, float] = field(default_factory=dict)  # measured, by cell
+    provisions: bool = True  # whether physical clusters can be provisioned
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """To be committed in one transaction. `subject` is what the caller is shown."""
+class Decision:
+    """Committed in one transaction. `subject` is what the caller is shown."""
 
     operation: Operation
     changes: tuple[Change, ...]
     subject: Entity | None
     before: Entity | None = None
-    repeated: bool = False  # the same request was decided before: nothing changes
+    repeated: bool = False  # the request was decided before: nothing changes
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterAsk:
+class ClusterRequest:
     name: str
     units: int = 1
     tenancy: Tenancy = Tenancy.SHARED
@@ -107,73 +107,77 @@ class ClusterAsk:
     network: NetworkRule = ANYWHERE
     overrides: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    adopted: str = ""  # the adopted cluster that it is to have; none: brokers are made for it
+    adopted: str = ""  # the adopted cluster to use; none: brokers are provisioned
 
 
-def decided_before(registry: Registry, ask: Ask, kind: type[Entity]) -> Decided | None:
-    """The answer to a request that was made before; an error if it asked for something else."""
-    operation = registry.operation_of(ask.request) if ask.request else None
+def decided_before(registry: Registry, context: DecisionContext, kind: type[Entity]) -> Decision | None:
+    """The decision on an earlier request with the same key; an error if that request was different."""
+    operation = registry.operation_of(context.request) if context.request else None
     if operation is None:
         return None
-    if operation.fingerprint != ask.fingerprint:
+    if operation.fingerprint != context.fingerprint:
         raise RequestReused
-    return Decided(operation, (), registry.get(kind, operation.subject), repeated=True)
+    return Decision(operation, (), registry.get(kind, operation.subject), repeated=True)
 
 
-def create_cluster(registry: Registry, ask: Ask, wanted: ClusterAsk) -> Decided:
-    _check_name(wanted.name, "name")
-    _check_network(wanted.network)
-    _check_overrides(wanted.overrides)
-    # A shared one that is too large is told below what would fit.
-    if wanted.units < 1 or (wanted.tenancy is Tenancy.DEDICATED and wanted.units > UNITS_MAX):
-        raise RequestInvalid(where="units", reason=f"{wanted.units} is not between 1 and {UNITS_MAX}")
-    if (taken := registry.cluster_named(wanted.name)) is not None:
-        raise NameTaken(kind="logical cluster", name=wanted.name, id=taken.id)
-    _check_adopted(registry, wanted)
-    tenant = _unused(registry, LogicalCluster, lambda: new_logical_cluster_id(ask.choose))
+def create_cluster(registry: Registry, context: DecisionContext, request: ClusterRequest) -> Decision:
+    _check_name(request.name, "name")
+    _check_network(request.network)
+    _check_overrides(request.overrides)
+    # For a shared cluster, `check_size` below reports the size that would fit.
+    if request.units < 1 or (request.tenancy is Tenancy.DEDICATED and request.units > UNITS_MAX):
+        raise RequestInvalid(where="units", reason=f"{request.units} is not between 1 and {UNITS_MAX}")
+    if (taken := registry.cluster_named(request.name)) is not None:
+        raise NameTaken(kind="logical cluster", name=request.name, id=taken.id)
+    _check_adopted(registry, request)
+    tenant = _unused(registry, LogicalCluster, lambda: new_logical_cluster_id(context.choose))
     changes: list[Change] = []
-    if wanted.tenancy is Tenancy.DEDICATED:
-        if not ask.provisions:
+    if request.tenancy is Tenancy.DEDICATED:
+        if not context.provisions:
             raise ProvisionerMissing(reason="it was started without a provisioner")
         physical = PhysicalCluster(
-            id=_unused(registry, PhysicalCluster, lambda: new_physical_cluster_id(ask.choose)),
+            id=_unused(registry, PhysicalCluster, lambda: new_physical_cluster_id(context.choose)),
             version=1,
-            changed_ms=ask.now_ms,
-            name=wanted.name,
-            provider="",  # whoever provisions it says
+            changed_ms=context.now_ms,
+            name=request.name,
+            provider="",  # set when it is provisioned
             tenancy=Tenancy.DEDICATED,
-            adopted=wanted.adopted,
-            capacity=ADOPTED_CAPACITY if wanted.adopted else "laptop",
+            adopted=request.adopted,
+            capacity=ADOPTED_CAPACITY if request.adopted else "laptop",
         )
         changes.append(Put(physical))
         cell = ""
     else:
-        physical = physical_for(registry, wanted.zones)
-        check_size(wanted.units, TABLES[physical.capacity])
-        cell = cell_for(physical, wanted.units, ask.loads, ask.choose)
+        physical = physical_for(registry, request.zones)
+        check_size(request.units, TABLES[physical.capacity])
+        cell = cell_for(physical, request.units, context.loads, context.choose)
     cluster = LogicalCluster(
         id=tenant,
         version=1,
-        changed_ms=ask.now_ms,
-        name=wanted.name,
+        changed_ms=context.now_ms,
+        name=request.name,
         cluster=PhysicalClusterId(physical.id),
         cell=cell,
-        units=wanted.units,
-        tenancy=wanted.tenancy,
-        zones=wanted.zones,
-        network=wanted.network,
-        overrides=dict(wanted.overrides),
-        labels=dict(wanted.labels),
+        units=request.units,
+        tenancy=request.tenancy,
+        zones=request.zones,
+        network=request.network,
+        overrides=dict(request.overrides),
+        labels=dict(request.labels),
     )
-    account = _account(registry, ask, cluster.tenant, DEFAULT_ACCOUNT, Role.OWNER, ())
-    operation = new_operation(registry, ask, "cluster.create", cluster.id, cluster.tenant)
-    return Decided(operation, (*changes, Put(cluster), Put(account), Put(operation)), cluster)
+    account = _account(registry, context, cluster.tenant, DEFAULT_ACCOUNT, Role.OWNER, ())
+    operation = new_operation(registry, context, "cluster.create", cluster.id, cluster.tenant)
+    return Decision(operation, (*changes, Put(cluster), Put(account), Put(operation)), cluster)
 
 
 def update_cluster(
-    registry: Registry, ask: Ask, cluster_id: str, expected: int | None, values: Mapping[str, object]
-) -> Decided:
-    """`values`: units, network, overrides, labels, name; what is not there stays."""
+    registry: Registry,
+    context: DecisionContext,
+    cluster_id: str,
+    expected: int | None,
+    values: Mapping[str, object],
+) -> Decision:
+    """`values`: units, network, overrides, labels, name; missing ones stay unchanged."""
     before = registry.cluster(cluster_id)
     _check_version(before, expected)
     _check_quiet(registry, before)
@@ -191,172 +195,211 @@ def update_cluster(
         _check_name(str(name), "name")
         if (taken := registry.cluster_named(str(name))) is not None:
             raise NameTaken(kind="logical cluster", name=name, id=taken.id)
-    after = before.changed(ask.now_ms, **values)
-    operation = new_operation(registry, ask, "cluster.update", after.id, after.tenant)
-    return Decided(operation, (Put(after), Put(operation)), after, before)
+    after = before.changed(context.now_ms, **values)
+    operation = new_operation(registry, context, "cluster.update", after.id, after.tenant)
+    return Decision(operation, (Put(after), Put(operation)), after, before)
 
 
-def delete_cluster(registry: Registry, ask: Ask, cluster_id: str, expected: int | None) -> Decided:
+def delete_cluster(
+    registry: Registry, context: DecisionContext, cluster_id: str, expected: int | None
+) -> Decision:
     before = registry.cluster(cluster_id)
     _check_version(before, expected)
     _check_quiet(registry, before)
-    after = before.changed(ask.now_ms, state=ClusterState.DELETING)
-    operation = new_operation(registry, ask, "cluster.delete", after.id, after.tenant)
-    return Decided(operation, (Put(after), Put(operation)), after, before)
+    after = before.changed(context.now_ms, state=ClusterState.DELETING)
+    operation = new_operation(registry, context, "cluster.delete", after.id, after.tenant)
+    return Decision(operation, (Put(after), Put(operation)), after, before)
 
 
-def move_cluster(registry: Registry, ask: Ask, cluster_id: str, cell: str | None) -> Decided:
-    """To a named cell, or to wherever there is room besides where it is."""
+def move_cluster(registry: Registry, context: DecisionContext, cluster_id: str, cell: str | None) -> Decision:
+    """To the given cell, or to any other cell with room."""
     before = registry.cluster(cluster_id)
     _check_quiet(registry, before)
     physical = registry.need(PhysicalCluster, before.cluster)
     if cell is None:
         others = replace(physical, cells=tuple(c for c in physical.cells if c.id != before.cell))
         if not others.cells:
-            raise RequestInvalid(where="cell", reason=f"{physical.id} has none besides {before.cell}")
-        cell = cell_for(others, before.units, ask.loads, ask.choose)
+            raise RequestInvalid(where="cell", reason=f"{physical.id} has no cell besides {before.cell}")
+        cell = cell_for(others, before.units, context.loads, context.choose)
     if physical.cell(cell) is None:
         raise EntityMissing(kind="cell", id=cell)
     if cell == before.cell:
-        raise StateConflict(kind="logical cluster", id=before.id, state="there", reason=f"{cell} is its cell")
-    after = before.changed(ask.now_ms, cell=cell, moving_from=before.cell, state=ClusterState.MOVING)
-    operation = new_operation(registry, ask, "cluster.move", after.id, after.tenant)
-    operation = replace(operation, given={"from": before.cell, "to": cell})
-    return Decided(operation, (Put(after), Put(operation)), after, before)
+        raise StateConflict(
+            kind="logical cluster", id=before.id, state="ready", reason=f"it is in {cell} already"
+        )
+    after = before.changed(context.now_ms, cell=cell, moving_from=before.cell, state=ClusterState.MOVING)
+    operation = new_operation(registry, context, "cluster.move", after.id, after.tenant)
+    operation = replace(operation, arguments={"from": before.cell, "to": cell})
+    return Decision(operation, (Put(after), Put(operation)), after, before)
 
 
 def create_account(
-    registry: Registry, ask: Ask, cluster_id: str, name: str, role: Role, grants: Sequence[Grant]
-) -> Decided:
+    registry: Registry,
+    context: DecisionContext,
+    cluster_id: str,
+    name: str,
+    role: Role,
+    grants: Sequence[Grant],
+) -> Decision:
     cluster = _live(registry, cluster_id)
     _check_name(name, "name")
     _check_grants(grants)
-    present = registry.accounts(cluster.id)
-    for other in present:
+    accounts = registry.accounts(cluster.id)
+    for other in accounts:
         if other.name == name:
             raise NameTaken(kind="service account", name=name, id=other.id)
-    if len(present) >= ACCOUNTS_MAX:
-        raise LimitReached(id=cluster.id, count=len(present), count_max=ACCOUNTS_MAX, what="accounts")
-    account = _account(registry, ask, cluster.tenant, name, role, tuple(grants))
-    operation = new_operation(registry, ask, "account.create", account.id, cluster.tenant)
-    return Decided(operation, (Put(account), Put(operation)), account)
+    if len(accounts) >= ACCOUNTS_MAX:
+        raise LimitReached(id=cluster.id, count=len(accounts), count_max=ACCOUNTS_MAX, what="accounts")
+    account = _account(registry, context, cluster.tenant, name, role, tuple(grants))
+    operation = new_operation(registry, context, "account.create", account.id, cluster.tenant)
+    return Decision(operation, (Put(account), Put(operation)), account)
 
 
 def update_account(
-    registry: Registry, ask: Ask, account_id: str, expected: int | None, grants: Sequence[Grant]
-) -> Decided:
+    registry: Registry,
+    context: DecisionContext,
+    account_id: str,
+    expected: int | None,
+    grants: Sequence[Grant],
+) -> Decision:
     before = registry.need(ServiceAccount, account_id)
     _check_version(before, expected)
     _live(registry, before.tenant)
     _check_grants(grants)
-    # Until Kafka has let go of them: rules that nobody knows are the tenant's own, and are kept.
+    # Remembered until Kafka has deleted them: an unknown ACL would count as created by the tenant.
     revoked = tuple(dict.fromkeys(g for g in (*before.revoked, *before.grants) if g not in grants))
-    after = before.changed(ask.now_ms, grants=tuple(grants), revoked=revoked)
-    operation = new_operation(registry, ask, "account.update", after.id, after.tenant)
-    return Decided(operation, (Put(after), Put(operation)), after, before)
+    after = before.changed(context.now_ms, grants=tuple(grants), revoked=revoked)
+    operation = new_operation(registry, context, "account.update", after.id, after.tenant)
+    return Decision(operation, (Put(after), Put(operation)), after, before)
 
 
-def delete_account(registry: Registry, ask: Ask, account_id: str, expected: int | None) -> Decided:
-    """Its keys go with it."""
+def delete_account(
+    registry: Registry, context: DecisionContext, account_id: str, expected: int | None
+) -> Decision:
+    """Deletes the account with its keys."""
     before = registry.need(ServiceAccount, account_id)
     _check_version(before, expected)
     _live(registry, before.tenant)
     keys = [key for key in registry.keys(before.tenant) if key.account == before.id]
-    operation = new_operation(registry, ask, "account.delete", before.id, before.tenant)
-    return Decided(operation, (*map(Drop, keys), Drop(before), Put(operation)), None, before)
+    operation = new_operation(registry, context, "account.delete", before.id, before.tenant)
+    return Decision(operation, (*map(Drop, keys), Drop(before), Put(operation)), None, before)
 
 
 def create_key(
-    registry: Registry, ask: Ask, cluster_id: str, account_id: str | None, key: str, sha256: str, text: str
-) -> Decided:
-    """A key of an account; of the cluster's owner account if none is named."""
+    registry: Registry,
+    context: DecisionContext,
+    cluster_id: str,
+    account_id: str | None,
+    key: str,
+    sha256: str,
+    text: str,
+) -> Decision:
+    """A key for an account; for the cluster's owner account if none is given."""
     cluster = _live(registry, cluster_id)
     account = _account_of(registry, cluster, account_id)
-    made = _key(registry, ask, cluster, account.account, key, sha256, text)
-    operation = new_operation(registry, ask, "key.create", made.id, cluster.tenant)
-    return Decided(operation, (Put(made), Put(operation)), made)
+    new = _key(registry, context, cluster, account.account, key, sha256, text)
+    operation = new_operation(registry, context, "key.create", new.id, cluster.tenant)
+    return Decision(operation, (Put(new), Put(operation)), new)
 
 
-def rotate_key(registry: Registry, ask: Ask, old_id: str, key: str, sha256: str, grace_ms: int) -> Decided:
-    """A new key beside the old one, which ends when the grace is over."""
+def rotate_key(
+    registry: Registry, context: DecisionContext, old_id: str, key: str, sha256: str, grace_ms: int
+) -> Decision:
+    """A new key beside the old one, which expires after the grace period."""
     old = registry.need(ApiKey, old_id)
     cluster = _live(registry, old.tenant)
     if old.replaced_by:
         raise StateConflict(
-            kind="API key", id=old.id, state="replaced", reason=f"by {old.replaced_by}, which can be rotated"
+            kind="API key", id=old.id, state="replaced", reason=f"rotate {old.replaced_by} instead"
         )
-    made = _key(registry, ask, cluster, old.account, key, sha256, old.description)
-    ending = old.changed(ask.now_ms, replaced_by=made.id, ends_ms=ask.now_ms + grace_ms)
-    operation = new_operation(registry, ask, "key.rotate", made.id, cluster.tenant)
-    operation = replace(operation, given={"replaces": old.id, "grace_ms": grace_ms})
-    return Decided(operation, (Put(made), Put(ending), Put(operation)), made, old)
+    new = _key(registry, context, cluster, old.account, key, sha256, old.description)
+    ending = old.changed(context.now_ms, replaced_by=new.id, expires_ms=context.now_ms + grace_ms)
+    operation = new_operation(registry, context, "key.rotate", new.id, cluster.tenant)
+    operation = replace(operation, arguments={"replaces": old.id, "grace_ms": grace_ms})
+    return Decision(operation, (Put(new), Put(ending), Put(operation)), new, old)
 
 
-def revoke_key(registry: Registry, ask: Ask, key_id: str, expected: int | None) -> Decided:
+def revoke_key(registry: Registry, context: DecisionContext, key_id: str, expected: int | None) -> Decision:
     before = registry.need(ApiKey, key_id)
     _check_version(before, expected)
-    operation = new_operation(registry, ask, "key.revoke", before.id, before.tenant)
-    return Decided(operation, (Drop(before), Put(operation)), None, before)
+    operation = new_operation(registry, context, "key.revoke", before.id, before.tenant)
+    return Decision(operation, (Drop(before), Put(operation)), None, before)
 
 
 def create_token(
-    registry: Registry, ask: Ask, name: str, role: OperatorRole, clusters: Sequence[str], sha256: str
-) -> Decided:
+    registry: Registry,
+    context: DecisionContext,
+    name: str,
+    role: OperatorRole,
+    clusters: Sequence[str],
+    sha256: str,
+) -> Decision:
     _check_name(name, "name")
     if registry.get(OperatorToken, name) is not None:
         raise NameTaken(kind="operator token", name=name, id=name)
-    held = tuple(LogicalClusterId(registry.cluster(cluster).id) for cluster in clusters)
+    allowed = tuple(LogicalClusterId(registry.cluster(cluster).id) for cluster in clusters)
     token = OperatorToken(
-        id=name, version=1, changed_ms=ask.now_ms, name=name, role=role, secret_sha256=sha256, clusters=held
+        id=name,
+        version=1,
+        changed_ms=context.now_ms,
+        name=name,
+        role=role,
+        secret_sha256=sha256,
+        clusters=allowed,
     )
-    operation = new_operation(registry, ask, "token.create", token.id, None)
-    return Decided(operation, (Put(token), Put(operation)), token)
+    operation = new_operation(registry, context, "token.create", token.id, None)
+    return Decision(operation, (Put(token), Put(operation)), token)
 
 
-def delete_token(registry: Registry, ask: Ask, name: str) -> Decided:
+def delete_token(registry: Registry, context: DecisionContext, name: str) -> Decision:
     before = registry.need(OperatorToken, name)
-    operation = new_operation(registry, ask, "token.delete", before.id, None)
-    return Decided(operation, (Drop(before), Put(operation)), None, before)
+    operation = new_operation(registry, context, "token.delete", before.id, None)
+    return Decision(operation, (Drop(before), Put(operation)), None, before)
 
 
-# What they share
+# Shared parts
 
 
 def new_operation(
-    registry: Registry, ask: Ask, action: str, subject: str, tenant: LogicalClusterId | None
+    registry: Registry, context: DecisionContext, action: str, subject: str, tenant: LogicalClusterId | None
 ) -> Operation:
     steps = STEPS[action]
-    made = _unused(registry, Operation, lambda: "op-" + _letters(ask.choose, OPERATION_ID_LENGTH))
+    new = _unused(registry, Operation, lambda: "op-" + _letters(context.choose, OPERATION_ID_LENGTH))
     return Operation(
-        id=made,
+        id=new,
         version=1,
-        changed_ms=ask.now_ms,
+        changed_ms=context.now_ms,
         action=action,
         subject=subject,
         tenant=tenant,
-        actor=ask.actor,
+        actor=context.actor,
         state=OperationState.RUNNING if steps else OperationState.DONE,
         steps_total=len(steps),
         step=str(steps[0]) if steps else "",
-        request=ask.request,
-        fingerprint=ask.fingerprint,
-        made_ms=ask.now_ms,
-        ended_ms=None if steps else ask.now_ms,
+        request=context.request,
+        fingerprint=context.fingerprint,
+        created_ms=context.now_ms,
+        ended_ms=None if steps else context.now_ms,
     )
 
 
 def _account(
-    registry: Registry, ask: Ask, tenant: LogicalClusterId, name: str, role: Role, grants: tuple[Grant, ...]
+    registry: Registry,
+    context: DecisionContext,
+    tenant: LogicalClusterId,
+    name: str,
+    role: Role,
+    grants: tuple[Grant, ...],
 ) -> ServiceAccount:
-    made = _unused(registry, ServiceAccount, lambda: new_service_account_id(ask.choose))
+    new = _unused(registry, ServiceAccount, lambda: new_service_account_id(context.choose))
     return ServiceAccount(
-        id=made, version=1, changed_ms=ask.now_ms, tenant=tenant, name=name, role=role, grants=grants
+        id=new, version=1, changed_ms=context.now_ms, tenant=tenant, name=name, role=role, grants=grants
     )
 
 
 def _key(
     registry: Registry,
-    ask: Ask,
+    context: DecisionContext,
     cluster: LogicalCluster,
     account: ServiceAccountId,
     key: str,
@@ -368,18 +411,17 @@ def _key(
     return ApiKey(
         id=key,
         version=1,
-        changed_ms=ask.now_ms,
+        changed_ms=context.now_ms,
         tenant=cluster.tenant,
         account=account,
         secret_sha256=sha256,
         description=description,
-        made_ms=ask.now_ms,
+        created_ms=context.now_ms,
     )
 
 
 def _account_of(registry: Registry, cluster: LogicalCluster, account: str | None) -> ServiceAccount:
-    present = registry.accounts(cluster.id)
-    for one in present:
+    for one in registry.accounts(cluster.id):
         if account in (one.id, one.name) or (account is None and one.name == DEFAULT_ACCOUNT):
             return one
     raise EntityMissing(kind="service account", id=account or DEFAULT_ACCOUNT)
@@ -388,57 +430,50 @@ def _account_of(registry: Registry, cluster: LogicalCluster, account: str | None
 def _live(registry: Registry, cluster_id: str) -> LogicalCluster:
     cluster = registry.cluster(cluster_id)
     if cluster.state is ClusterState.DELETING:
-        raise StateConflict(
-            kind="logical cluster", id=cluster.id, state=cluster.state, reason="nothing is added to it"
-        )
+        raise _conflict(cluster, "it is being deleted")
     return cluster
 
 
+def _conflict(cluster: LogicalCluster, reason: str) -> StateConflict:
+    return StateConflict(kind="logical cluster", id=cluster.id, state=cluster.state, reason=reason)
+
+
 def _check_quiet(registry: Registry, cluster: LogicalCluster) -> None:
-    """One thing at a time for the cluster itself; its keys and accounts may go on."""
-    if cluster.state is ClusterState.DELETING:
-        raise StateConflict(
-            kind="logical cluster", id=cluster.id, state=cluster.state, reason="it will be gone soon"
-        )
+    """One operation at a time on the cluster itself; its keys and accounts may still change."""
+    _live(registry, cluster.id)
     for operation in registry.running():
         if operation.subject == cluster.id:
-            raise StateConflict(
-                kind="logical cluster",
-                id=cluster.id,
-                state=cluster.state,
-                reason=f"{operation.action} is under way as {operation.id}",
-            )
+            raise _conflict(cluster, f"{operation.action} is running as {operation.id}")
 
 
 def _check_version(entity: Entity, expected: int | None) -> None:
     if expected is not None and entity.version != expected:
-        raise VersionConflict(kind=entity.kind, id=entity.id, found=entity.version, expected=expected)
+        raise VersionConflict(kind=entity.kind, id=entity.id, actual=entity.version, expected=expected)
 
 
-def _check_adopted(registry: Registry, wanted: ClusterAsk) -> None:
-    if not wanted.adopted:
+def _check_adopted(registry: Registry, request: ClusterRequest) -> None:
+    if not request.adopted:
         return
-    if wanted.tenancy is not Tenancy.DEDICATED:
-        raise RequestInvalid(where="adopted", reason="only a dedicated cluster lives on an adopted one")
+    if request.tenancy is not Tenancy.DEDICATED:
+        raise RequestInvalid(where="adopted", reason="only a dedicated cluster can use an adopted one")
     for physical in registry.all(PhysicalCluster):
-        if physical.adopted == wanted.adopted:
+        if physical.adopted == request.adopted:
             raise StateConflict(
-                kind="adopted cluster", id=wanted.adopted, state="taken", reason=f"{physical.id} is on it"
+                kind="adopted cluster", id=request.adopted, state="in use", reason=f"{physical.id} uses it"
             )
 
 
 def _check_name(name: str, where: str) -> None:
     if not NAME.fullmatch(name):
-        raise RequestInvalid(
-            where=where,
-            reason=f"{name!r} is no name: {NAME_RULE}",
-        )
+        raise RequestInvalid(where=where, reason=f"{name!r} is not a valid name: {NAME_RULE}")
 
 
 def _check_network(rule: NetworkRule) -> None:
     for where, networks in (("network.allow", rule.allow), ("network.deny", rule.deny)):
         if len(networks) > NETWORKS_MAX:
-            raise RequestInvalid(where=where, reason=f"{len(networks)} networks, at most {NETWORKS_MAX}")
+            raise RequestInvalid(
+                where=where, reason=f"{len(networks)} networks, at most {NETWORKS_MAX} are allowed"
+            )
         for network in networks:
             try:
                 ipaddress.ip_network(network)
@@ -449,14 +484,14 @@ def _check_network(rule: NetworkRule) -> None:
 def _check_overrides(overrides: Mapping[str, float]) -> None:
     for name, value in overrides.items():
         if name not in list(Dimension):
-            raise RequestInvalid(where="overrides", reason=f"{name!r} is none of {', '.join(Dimension)}")
+            raise RequestInvalid(where="overrides", reason=f"{name!r} is not one of {', '.join(Dimension)}")
         if not 0 < value < 1e15:
-            raise RequestInvalid(where=f"overrides.{name}", reason=f"{value!r} is not above zero")
+            raise RequestInvalid(where=f"overrides.{name}", reason=f"{value!r} is not between 0 and 1e15")
 
 
 def _check_grants(grants: Sequence[Grant]) -> None:
     if len(grants) > GRANTS_MAX:
-        raise RequestInvalid(where="grants", reason=f"{len(grants)} grants, at most {GRANTS_MAX}")
+        raise RequestInvalid(where="grants", reason=f"{len(grants)} grants, at most {GRANTS_MAX} are allowed")
     for grant in grants:
         for where, value, known in (
             ("resource", grant.resource, GRANT_RESOURCES),
@@ -464,18 +499,18 @@ def _check_grants(grants: Sequence[Grant]) -> None:
             ("pattern", grant.pattern, GRANT_PATTERNS),
         ):
             if value not in known:
-                raise RequestInvalid(
-                    where=f"grants.{where}", reason=f"{value!r} is none of {', '.join(sorted(known))}"
-                )
+                reason = f"{value!r} is not one of {', '.join(sorted(known))}"
+                raise RequestInvalid(where=f"grants.{where}", reason=reason)
         if not grant.name or len(grant.name) > 200:
-            raise RequestInvalid(where="grants.name", reason="1 to 200 characters are needed")
+            reason = f"{len(grant.name)} characters, 1 to 200 are allowed"
+            raise RequestInvalid(where="grants.name", reason=reason)
 
 
 def _unused(registry: Registry, kind: type[Entity], draw: Callable[[], str]) -> str:
     while True:
-        made = draw()
-        if registry.get(kind, made) is None:
-            return made
+        new = draw()
+        if registry.get(kind, new) is None:
+            return new
 
 
 def _letters(choose: Choice, length: int) -> str:

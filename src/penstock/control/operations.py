@@ -1,19 +1,20 @@
-"""What each operation does, step by step, as a table; and what a step that ended changes.
+"""The steps of every operation, as a table; and the registry changes when a step ends or fails.
 
-A step is an effect outside of the registry that can be done twice, or `SETTLE`, which changes the
-registry itself and is committed together with the progress of the step before it. An operation
-stands at `steps_done`; whoever is active does the next step and then commits that it is done. So a
-process may die anywhere, and the next one repeats at most one step.
+A step is an idempotent effect outside the registry, or `SETTLE`, which changes the registry and is
+committed together with the progress of the step before it. `steps_done` is the operation's position: the
+active control plane performs the next step and then commits its completion. A process may die anywhere;
+its successor repeats at most one step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from penstock.control.registry import Change, Drop, Put, Registry
-from penstock.model import faults
+from penstock.model import fault_points
+from penstock.model.backoff import Backoff
 from penstock.model.entities import (
     ApiKey,
     ClusterState,
@@ -28,35 +29,35 @@ from penstock.model.entities import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.model.entities import Entity
     from penstock.model.errors import PenstockError
 
-ATTEMPTS_MAX: Final = 50  # of one step, before the operation is given up
-BACKOFF_SECONDS_FIRST: Final = 0.1
-BACKOFF_SECONDS_MAX: Final = 5.0
-ENDED_KEPT_MS: Final = 24 * 3600 * 1000  # how long an idempotency key is remembered
-ENDED_KEPT_MAX: Final = 5_000
+ATTEMPTS_MAX: Final = 50  # of one step, before the operation fails
+BACKOFF: Final = Backoff(0.1, 5.0)
+ENDED_RETENTION_MS: Final = 24 * 3600 * 1000  # how long an idempotency key stays valid
+ENDED_MAX: Final = 5_000
 
 
 class Step(StrEnum):
-    BROKERS = "brokers"  # a dedicated physical cluster is made
-    RIGHTS = "rights"  # Kafka's users, ACLs and quotas of the tenant are as declared
-    SETTLE = "settle"  # the registry says that it is ready
-    STATE = "state"  # gateways are told
+    BROKERS = "brokers"  # a dedicated physical cluster is provisioned
+    ACCESS = "access"  # the tenant's users, ACLs and client quotas in Kafka are as declared
+    SETTLE = "settle"  # the registry has the new state
+    STATE = "state"  # the tenant's state is published to gateways
     GROUPS = "groups"  # the tenant's groups are deleted
     TOPICS = "topics"  # the tenant's topics are deleted
-    RELEASE = "release"  # a dedicated physical cluster is ended
+    RELEASE = "release"  # a dedicated physical cluster is released
     GRACE = "grace"  # both keys of a rotation are valid
     COPY = "copy"  # partitions move to the new cell
 
 
 STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
-    "cluster.create": (Step.BROKERS, Step.RIGHTS, Step.SETTLE, Step.STATE),
-    "cluster.update": (Step.RIGHTS, Step.STATE),
-    "cluster.delete": (Step.STATE, Step.RIGHTS, Step.GROUPS, Step.TOPICS, Step.RELEASE, Step.SETTLE),
+    "cluster.create": (Step.BROKERS, Step.ACCESS, Step.SETTLE, Step.STATE),
+    "cluster.update": (Step.ACCESS, Step.STATE),
+    "cluster.delete": (Step.STATE, Step.ACCESS, Step.GROUPS, Step.TOPICS, Step.RELEASE, Step.SETTLE),
     "cluster.move": (Step.STATE, Step.COPY, Step.SETTLE, Step.STATE),
-    "account.create": (Step.RIGHTS, Step.SETTLE, Step.STATE),
-    "account.update": (Step.RIGHTS,),
-    "account.delete": (Step.STATE, Step.RIGHTS),
+    "account.create": (Step.ACCESS, Step.SETTLE, Step.STATE),
+    "account.update": (Step.ACCESS,),
+    "account.delete": (Step.STATE, Step.ACCESS),
     "key.create": (Step.STATE,),
     "key.rotate": (Step.STATE, Step.GRACE, Step.SETTLE, Step.STATE),
     "key.revoke": (Step.STATE,),
@@ -67,9 +68,9 @@ STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
     "registry.import": (),
 }
 
-# Where a process may die: the step's effect is there, and nobody has written that down.
-DONE_UNWRITTEN: Final[Mapping[tuple[str, int], faults.FaultPoint]] = {
-    (action, number): faults.declare(
+# Where a process may die: the step's effect is there, and its progress is not committed.
+EFFECT_UNCOMMITTED: Final[Mapping[tuple[str, int], fault_points.FaultPoint]] = {
+    (action, number): fault_points.declare(
         f"control.{action}.{number + 1}-{step}",
         f"step {number + 1} of {action} ({step}) is done, and its progress is not committed",
     )
@@ -79,21 +80,13 @@ DONE_UNWRITTEN: Final[Mapping[tuple[str, int], faults.FaultPoint]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """An operation after a step, and what else changes with it in the same transaction."""
-
-    operation: Operation
-    changes: tuple[Change, ...]
-
-
 def next_step(operation: Operation) -> Step | None:
     steps = STEPS[operation.action]
     return steps[operation.steps_done] if operation.steps_done < len(steps) else None
 
 
-def advanced(registry: Registry, operation: Operation, now_ms: int) -> Advance:
-    """The step under way is done."""
+def advanced(registry: Registry, operation: Operation, now_ms: int) -> tuple[Change, ...]:
+    """The current step is done: the operation first, then what `SETTLE` changes."""
     assert next_step(operation) not in (None, Step.SETTLE)
     after = operation.changed(now_ms, steps_done=operation.steps_done + 1, detail="", attempts=0)
     changes: tuple[Change, ...] = ()
@@ -105,25 +98,20 @@ def advanced(registry: Registry, operation: Operation, now_ms: int) -> Advance:
         after = replace(after, state=OperationState.DONE, ended_ms=now_ms, step="")
     else:
         after = replace(after, step=str(following))
-    return Advance(after, (Put(after), *changes))
+    return (Put(after), *changes)
 
 
-def failed(registry: Registry, operation: Operation, error: PenstockError, now_ms: int) -> Advance:
-    """A step did not work; it is tried again, up to a bound."""
-    del registry
+def failed(operation: Operation, error: PenstockError, now_ms: int) -> Put:
+    """The current step failed; it is retried up to `ATTEMPTS_MAX` times."""
     attempts = operation.attempts + 1
     after = operation.changed(now_ms, attempts=attempts, error_code=error.code, error=error.message)
     if attempts >= ATTEMPTS_MAX or (not error.retriable and attempts > ATTEMPTS_MAX // 5):
         after = replace(after, state=OperationState.FAILED, ended_ms=now_ms)
-    return Advance(after, (Put(after),))
-
-
-def backoff_seconds(attempts: int) -> float:
-    return float(min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2 ** min(attempts, 10)))
+    return Put(after)
 
 
 def settled(registry: Registry, operation: Operation, now_ms: int) -> tuple[Change, ...]:
-    """What the registry says once the effects before are there."""
+    """The registry changes of `SETTLE`, once the effects before it are there."""
     match operation.action:
         case "cluster.create" | "cluster.move":
             cluster = registry.need(LogicalCluster, operation.subject)
@@ -135,29 +123,27 @@ def settled(registry: Registry, operation: Operation, now_ms: int) -> tuple[Chan
         case "account.create":
             return (Put(registry.need(ServiceAccount, operation.subject).changed(now_ms, ready=True)),)
         case "key.rotate":
-            old = registry.get(ApiKey, str(operation.given["replaces"]))
+            old = registry.get(ApiKey, str(operation.arguments["replaces"]))
             return () if old is None else (Drop(old),)
         case "cluster.delete":
-            return _gone(registry, operation.subject)
+            return _cluster_removal(registry, operation.subject)
         case _:
             raise AssertionError(operation.action)
 
 
-def _gone(registry: Registry, subject: str) -> tuple[Change, ...]:
+def _cluster_removal(registry: Registry, subject: str) -> tuple[Change, ...]:
     cluster = registry.need(LogicalCluster, subject)
-    inside = [*registry.keys(cluster.id), *registry.accounts(cluster.id)]
-    changes: list[Change] = [Drop(entity) for entity in inside]
-    changes.append(Drop(cluster))
+    removed: list[Entity] = [*registry.keys(cluster.id), *registry.accounts(cluster.id), cluster]
     physical = registry.get(PhysicalCluster, cluster.cluster)
     if cluster.tenancy is Tenancy.DEDICATED and physical is not None:
-        changes.append(Drop(physical))
-    return tuple(changes)
+        removed.append(physical)
+    return tuple(map(Drop, removed))
 
 
-def forgotten(registry: Registry, now_ms: int) -> tuple[Change, ...]:
-    """Operations that ended long ago, or that are too many."""
+def expired_operations(registry: Registry, now_ms: int) -> tuple[Change, ...]:
+    """Drops operations that ended long ago, or exceed the bound."""
     ended = [operation for operation in registry.all(Operation) if operation.ended]
-    old = [o for o in ended if (o.ended_ms or 0) < now_ms - ENDED_KEPT_MS]
-    if len(ended) - len(old) > ENDED_KEPT_MAX:
-        old = sorted(ended, key=lambda o: o.ended_ms or 0)[: len(ended) - ENDED_KEPT_MAX]
+    old = [o for o in ended if (o.ended_ms or 0) < now_ms - ENDED_RETENTION_MS]
+    if len(ended) - len(old) > ENDED_MAX:
+        old = sorted(ended, key=lambda o: o.ended_ms or 0)[: len(ended) - ENDED_MAX]
     return tuple(Drop(operation) for operation in old)

@@ -1,9 +1,8 @@
-"""The registry as a fold: records in, entities out, with the few indexes that questions need.
+"""The registry in memory: a fold of the records of its topic, with indexes for lookups.
 
-It is a plain value in memory, rebuilt from its topic by anybody. A record of a kind that is not
-known here is kept as it is, so that an export made by an older control plane is still whole.
-Changes are checked against versions before they become records; whoever writes them decides on a
-copy that is ahead of what was committed, and throws it away when a commit fails.
+Any process can rebuild it from the topic. A record of an unknown kind is kept as it is, so that an export
+by an older control plane is complete. Changes are checked against versions before they become records.
+The writer decides on a copy that is ahead of the commits, and discards it when a commit fails.
 """
 
 from __future__ import annotations
@@ -26,25 +25,28 @@ from penstock.model.errors.control import EntityMissing, ImportRefused, VersionC
 from penstock.model.events import RegistryRecord, entity_of, registry_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from penstock.model.ids import LogicalClusterId
 
 EXPORT_FORMAT: Final = "penstock-registry/1"
-EXPORTED_NOT: Final = frozenset({"holder"})  # of one run only
+NOT_EXPORTED: Final = frozenset({"active-control-plane"})  # valid for one run only
 
 E = TypeVar("E", bound=Entity)
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
-    """Write this entity, which is one version above what it was made from."""
-
+class _EntityChange:
     entity: Entity
 
     @property
     def key(self) -> bytes:
         return registry_key(self.entity.kind, self.entity.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Put(_EntityChange):
+    """Write this entity, one version above the one it was derived from."""
 
     @property
     def value(self) -> bytes | None:
@@ -52,14 +54,8 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
-    """Delete an entity at the version it was seen at."""
-
-    entity: Entity
-
-    @property
-    def key(self) -> bytes:
-        return registry_key(self.entity.kind, self.entity.id)
+class Drop(_EntityChange):
+    """Delete an entity at the version it was read at."""
 
     @property
     def value(self) -> bytes | None:
@@ -75,16 +71,15 @@ class Registry:
         self._sorted: dict[str, list[str]] = {kind: [] for kind in ENTITIES}
         self._foreign: dict[bytes, RegistryRecord] = {}
         self._names: dict[str, str] = {}  # of logical clusters
-        self._accounts: dict[str, set[str]] = {}  # by tenant
-        self._keys: dict[str, set[str]] = {}  # by tenant
+        self._of_tenant: dict[tuple[str, str], set[str]] = {}  # kind, tenant → accounts or keys
         self._running: set[str] = set()  # operations
         self._requests: dict[str, str] = {}  # idempotency hash → operation
         self._tokens: dict[str, str] = {}  # hash → token
 
-    # Taking records
+    # Applying records
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """One record of the topic. One that cannot be understood raises: to skip it would be to lose it."""
+        """Applies one record of the topic. An unreadable one raises: skipping it would lose it."""
         kind, entity_id = entity_of(key)
         known = ENTITIES.get(kind)
         if known is None:
@@ -98,11 +93,11 @@ class Registry:
             self._set(known.from_record(RegistryRecord.from_bytes(value)))
 
     def accept(self, changes: Iterable[Change]) -> None:
-        """Changes that were decided on this very registry; all of them or none."""
-        made = list(changes)
-        for change in made:
+        """Applies changes that were decided on this registry; all of them or none."""
+        checked = list(changes)
+        for change in checked:
             self.check(change)
-        for change in made:
+        for change in checked:
             if isinstance(change, Put):
                 self._set(change.entity)
             else:
@@ -112,25 +107,25 @@ class Registry:
         entity = change.entity
         expected = entity.version - 1 if isinstance(change, Put) else entity.version
         current = self._by_kind[entity.kind].get(entity.id)
-        found = 0 if current is None else current.version
-        if found != expected:
-            raise VersionConflict(kind=entity.kind, id=entity.id, found=found, expected=expected)
+        actual = 0 if current is None else current.version
+        if actual != expected:
+            raise VersionConflict(kind=entity.kind, id=entity.id, actual=actual, expected=expected)
 
-    # Questions
+    # Lookups
 
     def get(self, kind: type[E], entity_id: str) -> E | None:
-        found = self._by_kind[kind.kind].get(entity_id)
-        assert found is None or isinstance(found, kind)
-        return found
+        entity = self._by_kind[kind.kind].get(entity_id)
+        assert entity is None or isinstance(entity, kind)
+        return entity
 
     def need(self, kind: type[E], entity_id: str) -> E:
-        found = self.get(kind, entity_id)
-        if found is None:
+        entity = self.get(kind, entity_id)
+        if entity is None:
             raise EntityMissing(kind=kind.kind.replace("-", " "), id=entity_id)
-        return found
+        return entity
 
     def all(self, kind: type[E]) -> Iterator[E]:
-        """In order of their ids."""
+        """In order of ids."""
         for entity_id in self._sorted[kind.kind]:
             yield self._by_kind[kind.kind][entity_id]  # type: ignore[misc] # kept by kind
 
@@ -138,43 +133,42 @@ class Registry:
         return len(self._sorted[kind.kind])
 
     def after(self, kind: type[E], after: str) -> Iterator[E]:
-        """Those behind an id, which need not be there any more, in order of their ids."""
+        """The entities after an id, which need not exist any more, in order of ids."""
         ids = self._sorted[kind.kind]
-        found = self._by_kind[kind.kind]
+        entities = self._by_kind[kind.kind]
         for number in range(bisect_right(ids, after) if after else 0, len(ids)):
-            yield cast("E", found[ids[number]])
+            yield cast("E", entities[ids[number]])
 
     def cluster_named(self, name: str) -> LogicalCluster | None:
-        found = self._names.get(name)
-        return None if found is None else self.get(LogicalCluster, found)
+        return self.get(LogicalCluster, self._names.get(name, ""))
 
     def cluster(self, name_or_id: str) -> LogicalCluster:
-        found = self.get(LogicalCluster, name_or_id) or self.cluster_named(name_or_id)
-        if found is None:
+        cluster = self.get(LogicalCluster, name_or_id) or self.cluster_named(name_or_id)
+        if cluster is None:
             raise EntityMissing(kind="logical cluster", id=name_or_id)
-        return found
+        return cluster
 
     def accounts(self, tenant: LogicalClusterId | str) -> list[ServiceAccount]:
-        return [self.need(ServiceAccount, entity_id) for entity_id in sorted(self._accounts.get(tenant, ()))]
+        ids = self._of_tenant.get((ServiceAccount.kind, tenant), ())
+        return [self.need(ServiceAccount, entity_id) for entity_id in sorted(ids)]
 
     def keys(self, tenant: LogicalClusterId | str) -> list[ApiKey]:
-        return [self.need(ApiKey, entity_id) for entity_id in sorted(self._keys.get(tenant, ()))]
+        ids = self._of_tenant.get((ApiKey.kind, tenant), ())
+        return [self.need(ApiKey, entity_id) for entity_id in sorted(ids)]
 
     def running(self) -> list[Operation]:
-        """Operations that have not ended, the oldest first."""
-        found = [self.need(Operation, entity_id) for entity_id in self._running]
-        return sorted(found, key=lambda operation: (operation.made_ms, operation.id))
+        """Operations that have not ended, oldest first."""
+        operations = [self.need(Operation, entity_id) for entity_id in self._running]
+        return sorted(operations, key=lambda operation: (operation.created_ms, operation.id))
 
     def operation_of(self, request: str) -> Operation | None:
-        found = self._requests.get(request)
-        return None if found is None else self.get(Operation, found)
+        return self.get(Operation, self._requests.get(request, ""))
 
     def token(self, secret_sha256: str) -> OperatorToken | None:
-        found = self._tokens.get(secret_sha256)
-        return None if found is None else self.get(OperatorToken, found)
+        return self.get(OperatorToken, self._tokens.get(secret_sha256, ""))
 
     def copy(self) -> Registry:
-        """Another registry with the same entities, which are values and may be shared."""
+        """Another registry with the same entities; entities are values and may be shared."""
         other = Registry()
         for by_id in self._by_kind.values():
             for entity in by_id.values():
@@ -185,18 +179,18 @@ class Registry:
     # Export and import
 
     def export(self) -> str:
-        """Every entity, one record a line behind a head; secrets are in none of them."""
+        """Every entity, one record per line after a header; none contains a secret."""
         records = [
             entity.to_record()
             for kind, by_id in sorted(self._by_kind.items())
-            if kind not in EXPORTED_NOT
+            if kind not in NOT_EXPORTED
             for _, entity in sorted(by_id.items())
         ]
         records += [record for _, record in sorted(self._foreign.items())]
-        head = json.dumps({"format": EXPORT_FORMAT, "records": len(records)})
-        return "\n".join([head, *(record.to_bytes().decode() for record in records)]) + "\n"
+        header = json.dumps({"format": EXPORT_FORMAT, "records": len(records)})
+        return "\n".join([header, *(record.to_bytes().decode() for record in records)]) + "\n"
 
-    # Within
+    # Indexes
 
     def _set(self, entity: Entity) -> None:
         by_id = self._by_kind[entity.kind]
@@ -208,10 +202,8 @@ class Registry:
         match entity:
             case LogicalCluster():
                 self._names[entity.name] = entity.id
-            case ServiceAccount():
-                self._accounts.setdefault(entity.tenant, set()).add(entity.id)
-            case ApiKey():
-                self._keys.setdefault(entity.tenant, set()).add(entity.id)
+            case ServiceAccount() | ApiKey():
+                self._of_tenant.setdefault((entity.kind, entity.tenant), set()).add(entity.id)
             case Operation():
                 if not entity.ended:
                     self._running.add(entity.id)
@@ -234,10 +226,11 @@ class Registry:
         match entity:
             case LogicalCluster():
                 self._names.pop(entity.name, None)
-            case ServiceAccount():
-                _discard(self._accounts, entity.tenant, entity.id)
-            case ApiKey():
-                _discard(self._keys, entity.tenant, entity.id)
+            case ServiceAccount() | ApiKey():
+                members = self._of_tenant[entity.kind, entity.tenant]
+                members.discard(entity.id)
+                if not members:
+                    del self._of_tenant[entity.kind, entity.tenant]
             case Operation():
                 self._running.discard(entity.id)
                 self._requests.pop(entity.request, None)
@@ -247,28 +240,17 @@ class Registry:
                 pass
 
 
-def _discard(index: dict[str, set[str]], owner: str, entity_id: str) -> None:
-    members = index.get(owner, set())
-    members.discard(entity_id)
-    if not members:
-        index.pop(owner, None)
-
-
 def read_export(text: str) -> list[RegistryRecord]:
-    """The records of an export, checked: a file that was cut off is refused as a whole."""
-    head, _, body = text.partition("\n")
+    """The records of an export; a truncated file is rejected as a whole."""
+    header, _, body = text.partition("\n")
     try:
-        facts: dict[str, Any] = json.loads(head)
-        wanted, form = facts["records"], facts["format"]
+        facts: dict[str, Any] = json.loads(header)
+        count, form = facts["records"], facts["format"]
     except (ValueError, KeyError, TypeError):
-        raise ImportRefused(reason="it does not begin with the head of an export") from None
+        raise ImportRefused(reason="it does not start with the header of an export") from None
     if form != EXPORT_FORMAT:
         raise ImportRefused(reason=f"its format is {form!r}, expected {EXPORT_FORMAT!r}")
     lines = body.splitlines()
-    if len(lines) != wanted:
-        raise ImportRefused(reason=f"it has {len(lines)} records, and was written with {wanted}")
+    if len(lines) != count:
+        raise ImportRefused(reason=f"it has {len(lines)} records, but its header declares {count}")
     return [RegistryRecord.from_bytes(line.encode()) for line in lines]
-
-
-def records_of(changes: Sequence[Change]) -> list[tuple[bytes, bytes | None]]:
-    return [(change.key, change.value) for change in changes]

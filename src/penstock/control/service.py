@@ -1,8 +1,8 @@
-"""A control plane: follows the registry always, and reigns while it owns the group.
+"""A control plane: always follows the registry, and leads while it owns the group.
 
-Several may run. All of them read the registry from its topic and answer questions; one of them, the
-owner of the single partition of `_penstock.control`, decides. Where the two disagree for a moment,
-the transactional id says who may write.
+Several may run. All of them read the registry from its topic and serve reads; the owner of the single
+partition of `_penstock.control` decides. If two believe to be the owner for a moment, the transactional id
+determines which one may write.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from penstock.balance.relief import PACE
-from penstock.control.checker import Declared, Difference, declared, differences, undeclared_rules
-from penstock.control.decisions import Ask, Decided, decided_before
-from penstock.control.feeder import COMPACTED
-from penstock.control.observing import Averages, Observer, found
-from penstock.control.placing import load_key
+from penstock.balance.cell_relief import PACE
+from penstock.control.acls import account_acls
+from penstock.control.capacity_units import TABLES
+from penstock.control.checker import DeclaredState, Difference, declared_state, differences, undeclared_acls
+from penstock.control.cluster_placement import load_key
+from penstock.control.decisions import Decision, DecisionContext, decided_before
+from penstock.control.effects import registered
+from penstock.control.kafka_access import TENANT_USER, read_acls
+from penstock.control.leadership import LeadershipTerm
+from penstock.control.observation import LoadAverages, MetricsObserver, read_actual_state
 from penstock.control.registry import Change, Put, Registry
-from penstock.control.reign import Reign
-from penstock.control.relieving import Reliever
-from penstock.control.rights import TENANT_USER, rules_of
-from penstock.control.rules import own_rules
-from penstock.control.steps import registered
-from penstock.control.units import TABLES
+from penstock.control.relief_service import CellReliefService
+from penstock.control.state_publisher import COMPACTED
 from penstock.fleet.passwords import SCRAM_ITERATIONS
-from penstock.gateway.states_topic import GATEWAY_USER, gateway_rules
-from penstock.kafka import acls, users
-from penstock.kafka.following import Follower
-from penstock.kafka.log import ensure_topic
+from penstock.gateway.tenant_source import GATEWAY_USER, gateway_acls
+from penstock.kafka.admin import acls, users
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.admin.topics import NewTopic
+from penstock.kafka.admin.users import Credential
+from penstock.kafka.compacted_topic import CompactedTopicReader
 from penstock.kafka.membership import SESSION_SECONDS
 from penstock.kafka.ownership import Ownership
-from penstock.kafka.partitions import TopicPartition
+from penstock.kafka.partition_log import ensure_topic
 from penstock.kafka.security import Mechanism
-from penstock.kafka.topics import NewTopic
-from penstock.kafka.users import Credential
 from penstock.model.entities import (
+    ActiveControlPlane,
     ApiKey,
     ClusterState,
     Entity,
-    Holder,
     LogicalCluster,
     Operation,
     OperatorRole,
@@ -53,33 +53,34 @@ from penstock.model.entities import (
     ServiceAccount,
 )
 from penstock.model.errors import PenstockError
-from penstock.model.errors.control import NotActive, NotCaughtUp, ProvisionerMissing
+from penstock.model.errors.control import NoneActive, NotActive, NotCaughtUp, ProvisionerMissing
 from penstock.model.events import RegistryRecord, entity_of
 from penstock.model.ids import kafka_user
-from penstock.model.keys import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
+from penstock.model.key_names import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
 from penstock.model.schema import EVENT_BYTES_MAX
-from penstock.quota.reports import GONE_SECONDS
-from penstock.quota.told import Told
+from penstock.quota.share_follower import ShareFollower
 from penstock.quota.topics import ensure_topics
+from penstock.quota.usage_reports import GATEWAY_EXPIRY_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.balance.relief import Pace
-    from penstock.control.observing import Observing
-    from penstock.control.reach import Clusters, Provisioner, Reach
-    from penstock.control.rules import OwnRule
+    from penstock.balance.cell_relief import Pace
+    from penstock.control.acls import AccountAcl
+    from penstock.control.checker import ActualState
+    from penstock.control.observation import LoadObserver
+    from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
     from penstock.kafka.client import Client
     from penstock.model.events import QuotaShares
     from penstock.model.ids import LogicalClusterId
     from penstock.wire.records import Record
 
-LOAD_SECONDS: Final = 10.0  # between two looks at the brokers' load
-PAUSE_SECONDS: Final = 0.5  # after a stay in office ended by an error
+LOAD_SECONDS: Final = 10.0  # between two observations of the brokers' load
+PAUSE_SECONDS: Final = 0.5  # after a leadership term that ended with an error
 REGISTRY: Final = TopicPartition(REGISTRY_TOPIC, 0)
 AUDIT: Final = TopicPartition(AUDIT_TOPIC, 0)
 AUDIT_RETENTION_MS: Final = 365 * 24 * 3600 * 1000
-ROOT_TOKEN: Final = "root"  # noqa: S105 - the name of the token that is made at the first start
+ROOT_TOKEN: Final = "root"  # noqa: S105 - the name of the token created at the first start
 
 log = structlog.get_logger("penstock.control")
 
@@ -92,34 +93,30 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The cluster that holds the registry, and what is written when somebody takes office."""
+    """The cluster that holds the registry, and what a new leadership term writes first."""
 
     cluster: str
     url: str
-    reaches: tuple[Reach, ...]
+    provided_clusters: tuple[ProvidedCluster, ...]
     root_sha256: str = field(repr=False, default="")
     audit: TopicPartition = AUDIT
 
-    def opening(self, incarnation: str) -> Callable[[Registry], Decided]:
-        """Who is active, which clusters there are, and the operator that is always there."""
-
-        def decide(registry: Registry) -> Decided:
-            now = int(time.time() * 1000)
-            before = registry.get(Holder, "active")
-            holder = Holder(
-                id="active",
-                version=1 if before is None else before.version + 1,
-                changed_ms=now,
-                url=self.url,
-                incarnation=incarnation,
-                since_ms=now,
-            )
-            changes: list[Change] = [Put(holder)]
-            changes += [change for r in self.reaches if (change := _registration(registry, r, now))]
-            changes += self._root(registry, now)
-            return Decided(Operation(id="op-", action="", subject=""), tuple(changes), None)
-
-        return decide
+    def opening_changes(self, incarnation: str, registry: Registry) -> Decision:
+        """Registers the active control plane, the known clusters and the root token."""
+        now = int(time.time() * 1000)
+        before = registry.get(ActiveControlPlane, "active")
+        active = ActiveControlPlane(
+            id="active",
+            version=1 if before is None else before.version + 1,
+            changed_ms=now,
+            url=self.url,
+            incarnation=incarnation,
+            since_ms=now,
+        )
+        changes: list[Change] = [Put(active)]
+        changes += [change for r in self.provided_clusters if (change := _registration(registry, r, now))]
+        changes += self._root(registry, now)
+        return Decision(Operation(id="op-", action="", subject=""), tuple(changes), None)
 
     def _root(self, registry: Registry, now: int) -> list[Change]:
         known = registry.get(OperatorToken, ROOT_TOKEN)
@@ -135,35 +132,44 @@ class Home:
         )
         return [Put(made)]
 
-    async def prepare(self, client: Client, reach: Reach) -> None:
-        """What every physical cluster needs besides its tenants: the gateways' own user, and the topics
-        that quotas go over."""
-        password = reach.key.password(GATEWAY_USER)
+    def active_elsewhere(self, registry: Registry) -> str:
+        """The URL of the active control plane; empty if this one was the last to register as active."""
+        active = registry.get(ActiveControlPlane, "active")
+        return active.url if active is not None and active.url != self.url else ""
+
+    def not_active(self, registry: Registry) -> NotActive:
+        """The error of a change that this control plane cannot make now."""
+        url = self.active_elsewhere(registry)
+        return NotActive(url=url) if url else NoneActive()
+
+    async def prepare(self, client: Client, provided: ProvidedCluster) -> None:
+        """Creates what every physical cluster needs: the gateways' user and the quota topics."""
+        password = provided.key.password(GATEWAY_USER)
         credential = Credential(GATEWAY_USER, password, Mechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
         made = await users.alter(client, upsert=[credential])
-        ruled = await acls.create(client, gateway_rules())
-        for answer in (*made.values(), *ruled.values()):
-            if answer is not None:
-                raise answer
+        acl_results = await acls.create(client, gateway_acls())
+        for result in (*made.values(), *acl_results.values()):
+            if result is not None:
+                raise result
         await ensure_topics(client)
 
 
-def _registration(registry: Registry, reach: Reach, now: int) -> Change | None:
-    before = registry.get(PhysicalCluster, reach.id)
+def _registration(registry: Registry, provided: ProvidedCluster, now: int) -> Change | None:
+    before = registry.get(PhysicalCluster, provided.id)
     if before is None:
-        before = PhysicalCluster(id=reach.id, name=reach.name, provider=reach.provider)
-    after = registered(before, reach, now)
+        before = PhysicalCluster(id=provided.id, name=provided.name, provider=provided.provider)
+    after = registered(before, provided, now)
     same = before.version and before.changed(now, state=ClusterState.READY) == after
     return None if same else Put(after)
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """How cells are watched, and whether full ones are relieved."""
+class CellWatch:
+    """How cells are observed, and whether full ones are relieved."""
 
     relieves: bool = True
     seconds: float = LOAD_SECONDS
-    observer: Observing | None = None  # none: brokers' metrics
+    observer: LoadObserver | None = None  # none: brokers' metrics
     pace: Pace = PACE
 
 
@@ -175,7 +181,7 @@ class ControlPlane:
         *,
         provisioner: Provisioner | None = None,
         session_seconds: float = SESSION_SECONDS,
-        watch: Watch | None = None,
+        watch: CellWatch | None = None,
     ) -> None:
         self._home = home
         self.clusters = clusters
@@ -183,25 +189,27 @@ class ControlPlane:
         self._session_seconds = session_seconds
         self._registry = Registry()
         self._building = self._registry
-        self._dirty: set[str] = set()
-        self._watch = watch or Watch()
-        self._averages = Averages()
-        self._reliever = Reliever(self.decide, provisioner, self._watch.pace)
+        self._changed_tenants: set[str] = set()
+        self._watch = watch or CellWatch()
+        self._averages = LoadAverages()
+        self._reliever = CellReliefService(self.decide, provisioner, self._watch.pace)
         self.loads: dict[str, float] = {}
         self.shares: dict[LogicalClusterId, QuotaShares] = {}
         self.role = Role.STARTING
-        self._owns = asyncio.Event()
-        self._owned_not = asyncio.Event()
-        self._reign: Reign | None = None  # decides
-        self._taking_office: Reign | None = None  # hears what is committed, from its first moment
-        self._follower: Follower | None = None
+        self._ownership_gained = asyncio.Event()
+        self._ownership_lost = asyncio.Event()
+        self._term: LeadershipTerm | None = None  # decides
+        self._starting_term: LeadershipTerm | None = None  # follows commits from its start
+        self._follower: CompactedTopicReader | None = None
 
-    # Life
+    # Running
 
     async def run(self, stop: asyncio.Event) -> None:
         client = self.clusters.client(self._home.cluster)
         await self._prepare(client)
-        self._follower = Follower(client, REGISTRY, take=self._take, reset=self._reset, moved=self._moved)
+        self._follower = CompactedTopicReader(
+            client, REGISTRY, apply=self._apply_records, reset=self._rebuild, progressed=self._on_progress
+        )
         ownership = Ownership(
             client,
             CONTROL_GROUP,
@@ -209,14 +217,14 @@ class ControlPlane:
             changed=self._owner_changed,
             session_seconds=self._session_seconds,
         )
-        self._owned_not.set()
+        self._ownership_lost.set()
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._follower.run()),
                 group.create_task(ownership.run()),
-                group.create_task(self._reign_whenever(ownership)),
+                group.create_task(self._lead_while_owner(ownership)),
                 group.create_task(self._observe()),
-                group.create_task(self._listen()),
+                group.create_task(self._follow_shares()),
             ]
             await stop.wait()
             for task in tasks:
@@ -226,157 +234,166 @@ class ControlPlane:
         await ensure_topic(client, NewTopic(REGISTRY_TOPIC, 1, configs=COMPACTED))
         audit = {"retention.ms": str(AUDIT_RETENTION_MS), "max.message.bytes": str(2 * EVENT_BYTES_MAX)}
         await ensure_topic(client, NewTopic(AUDIT_TOPIC, 1, configs=audit))
-        for reach in self.clusters.known:
+        for provided in self.clusters.known:
             try:
-                await self._home.prepare(self.clusters.client(reach.id), reach)
+                await self._home.prepare(self.clusters.client(provided.id), provided)
             except PenstockError as failure:
-                if reach.id == self._home.cluster:
+                if provided.id == self._home.cluster:
                     raise
-                log.warning("cluster not reached", cluster=reach.id, error=str(failure))
+                log.warning("cluster not reached", cluster=provided.id, error=str(failure))
 
     def _owner_changed(self, owns: bool) -> None:
         if owns:
-            self._owned_not.clear()
-            self._owns.set()
+            self._ownership_lost.clear()
+            self._ownership_gained.set()
         else:
-            self._owns.clear()
-            self._owned_not.set()
+            self._ownership_gained.clear()
+            self._ownership_lost.set()
 
-    async def _reign_whenever(self, ownership: Ownership) -> None:
+    async def _lead_while_owner(self, ownership: Ownership) -> None:
         assert self._follower is not None
-        await self._follower.until_caught_up()
+        await self._follower.wait_until_caught_up()
+        self.role = Role.STANDBY
         while True:
-            self.role = Role.STANDBY
-            await self._owns.wait()
-            await self._known_again()
-            reign = Reign(
+            await self._ownership_gained.wait()
+            await self._reconnect_clusters()
+            term = LeadershipTerm(
                 self._home,
                 self.clusters,
                 self._follower,
                 lambda: self._registry,
                 self._provisioner,
-                ownership.holds,
+                ownership.is_owner,
             )
-            self._taking_office = reign
+            self._starting_term = term
             try:
-                await self._stay(reign)
+                await self._run_term(term)
             except* PenstockError as failures:
-                log.warning("no longer active", error=str(_first(failures)))
+                log.warning("no longer active", error=str(_first_cause(failures)))
                 await asyncio.sleep(PAUSE_SECONDS)
             finally:
-                self._reign = self._taking_office = None
+                self._starting_term = None
 
-    async def _stay(self, reign: Reign) -> None:
-        async with asyncio.TaskGroup() as group:
-            staying = group.create_task(reign.run())
-            ready = group.create_task(reign.ready())
-            lost = group.create_task(self._owned_not.wait())
-            await asyncio.wait({staying, ready, lost}, return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                self._reign, self.role = reign, Role.ACTIVE
-                await asyncio.wait({staying, lost}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (staying, ready, lost):
-                task.cancel()
+    async def _run_term(self, term: LeadershipTerm) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(term.run())
+                ready = group.create_task(term.ready.wait())
+                lost = group.create_task(self._ownership_lost.wait())
+                await asyncio.wait({running, ready, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if ready.done():
+                    self._term, self.role = term, Role.ACTIVE
+                    await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if lost.done():
+                    log.warning("no longer active", error="ownership lost")
+                for task in (running, ready, lost):
+                    task.cancel()
+        finally:
+            self._term, self.role = None, Role.STANDBY
 
-    async def _known_again(self) -> None:
-        """Clusters that a predecessor made: their provider says how they are reached."""
+    async def _reconnect_clusters(self) -> None:
+        """Connects to clusters that a predecessor provisioned."""
         if self._provisioner is None:
             return
         for physical in self._registry.all(PhysicalCluster):
             if self.clusters.has(physical.id) or physical.state is not ClusterState.READY:
                 continue
-            if self._reign is not None and physical.id in self._reign.effects.released:
-                continue  # to ask how it is reached could start it again
+            if self._term is not None and physical.id in self._term.effects.released:
+                continue  # resuming it could start it again
             try:
-                reach = await self._provisioner.reach(physical)
-                if reach is not None:
-                    self.clusters.add(reach)
-                    if self._reign is not None:
-                        await self._reign.take_in(reach)
-            except PenstockError as failure:  # its own tenants wait; it is asked again in a while
+                provided = await self._provisioner.resume(physical)
+                if provided is not None:
+                    self.clusters.add(provided)
+                    if self._term is not None:
+                        await self._term.add_cluster(provided)
+            except PenstockError as failure:  # only its own tenants wait; retried in the next round
                 log.warning("cluster not reached", cluster=physical.id, error=str(failure))
 
     async def _observe(self) -> None:
-        observer = self._watch.observer or Observer(self.clusters)
+        observer = self._watch.observer or MetricsObserver(self.clusters)
         while True:
-            if self._reign is not None:
-                await self._known_again()
-            for reach in self.clusters.known:
+            if self._term is not None:
+                await self._reconnect_clusters()
+            for provided in self.clusters.known:
                 try:
-                    await self._observe_one(observer, reach)
+                    await self._observe_one(observer, provided)
                 except PenstockError as failure:
-                    log.warning("cluster not observed", cluster=reach.id, error=str(failure))
+                    log.warning("cluster not observed", cluster=provided.id, error=str(failure))
             await asyncio.sleep(self._watch.seconds)
 
-    async def _observe_one(self, observer: Observing, reach: Reach) -> None:
-        """Everybody measures, since everybody tells loads; who is active acts on them."""
-        physical = self._registry.get(PhysicalCluster, reach.id)
+    async def _observe_one(self, observer: LoadObserver, provided: ProvidedCluster) -> None:
+        """Every control plane measures, because each reports loads; only the active one acts on them."""
+        physical = self._registry.get(PhysicalCluster, provided.id)
         if physical is not None:
-            reach = replace(reach, cells=physical.cells)  # its provider does not know how they came to be
-        seen = await observer.look(reach, TABLES[physical.capacity if physical is not None else "laptop"])
-        self._averages.take(seen)
+            # Cells grow over time, and only the registry knows them all.
+            provided = replace(provided, cells=physical.cells)
+        unit = TABLES[physical.capacity if physical is not None else "laptop"]
+        observation = await observer.observe(provided, unit)
+        self._averages.add(observation)
         self.loads = {cell: load.highest for cell, load in self._averages.cells.items()}
-        if self._reign is None:
+        if self._term is None:
             self._reliever.forget()
-        elif self._watch.relieves and all(load_key(reach.id, cell.id) in seen.cells for cell in reach.cells):
-            await self._reliever.look(self._registry, reach.id, self._averages)
+        elif self._watch.relieves and all(
+            load_key(provided.id, cell.id) in observation.cells for cell in provided.cells
+        ):
+            await self._reliever.run_round(self._registry, provided.id, self._averages)
 
-    async def _listen(self) -> None:
-        """What coordinators tell gateways, of every cluster that is known."""
+    async def _follow_shares(self) -> None:
+        """Follows the shares that coordinators publish, on every known cluster."""
         following: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                known = {reach.id for reach in self.clusters.known}
+                known = {provided.id for provided in self.clusters.known}
                 for cluster in following.keys() - known:
                     following.pop(cluster).cancel()
                 for cluster in known - following.keys():
-                    told = Told(self.clusters.client(cluster), news=self._news)
-                    following[cluster] = asyncio.create_task(told.follower.run())
+                    shares = ShareFollower(self.clusters.client(cluster), on_shares=self._on_shares)
+                    following[cluster] = asyncio.create_task(shares.follower.run())
                 await asyncio.sleep(LOAD_SECONDS)
-                oldest = int((time.time() - GONE_SECONDS) * 1000)
-                self.shares = {t: told for t, told in self.shares.items() if told.time_ms >= oldest}
+                oldest = int((time.time() - GATEWAY_EXPIRY_SECONDS) * 1000)
+                self.shares = {t: shares for t, shares in self.shares.items() if shares.time_ms >= oldest}
         finally:
             for task in following.values():
                 task.cancel()
             await asyncio.gather(*following.values(), return_exceptions=True)
 
-    def _news(self, told: QuotaShares) -> None:
-        self.shares[told.tenant] = told
+    def _on_shares(self, shares: QuotaShares) -> None:
+        self.shares[shares.tenant] = shares
 
     # Following
 
-    def _reset(self) -> None:
-        """The serving registry stays until another has been built from the start."""
+    def _rebuild(self) -> None:
+        """The serving registry stays until another has been built from the start of the topic."""
         self._building = Registry()
 
-    def _take(self, records: Sequence[Record]) -> None:
+    def _apply_records(self, records: Sequence[Record]) -> None:
         for record in records:
             assert record.key is not None
-            self._dirty |= _tenants_of(record.key, record.value, self._building)
+            self._changed_tenants |= _tenants_of(record.key, record.value, self._building)
             self._building.apply(record.key, record.value)
 
-    def _moved(self) -> None:
+    def _on_progress(self) -> None:
         assert self._follower is not None
         if not self._follower.caught_up:
             return
         if self._registry is not self._building:
             self._registry = self._building
-            self._dirty |= {cluster.id for cluster in self._registry.all(LogicalCluster)}
-        dirty, self._dirty = self._dirty, set()
-        if self._taking_office is not None:
-            self._taking_office.moved(dirty)
+            self._changed_tenants |= {cluster.id for cluster in self._registry.all(LogicalCluster)}
+        changed, self._changed_tenants = self._changed_tenants, set()
+        if self._starting_term is not None:
+            self._starting_term.registry_changed(changed)
 
     @property
     def position(self) -> tuple[int, int]:
-        """How far the registry is read, and how far it goes."""
+        """Offset up to which the registry is read, and its end offset."""
         follower = self._follower
         return (0, -1) if follower is None else (follower.position, follower.end)
 
-    # What is asked
+    # Requests
 
     @property
     def registry(self) -> Registry:
-        """To be read. What it says is committed, and it has no gap."""
+        """The registry to read from: committed state without gaps."""
         if self._follower is None or self._registry is not self._building or self.position[1] < 0:
             position, end = self.position
             raise NotCaughtUp(position=position, end=end)
@@ -384,84 +401,82 @@ class ControlPlane:
 
     @property
     def active_url(self) -> str:
-        holder = self._registry.get(Holder, "active")
-        return holder.url if holder is not None else "not known"
+        """Where the active control plane is; empty if none is."""
+        return self._home.url if self._term is not None else self._home.active_elsewhere(self._registry)
 
     async def decide(
         self,
-        decision: Callable[[Registry, Ask], Decided],
+        decision: Callable[[Registry, DecisionContext], Decision],
         kind: type[Entity],
         *,
         actor: str,
         request: str = "",
         fingerprint: str = "",
-    ) -> Decided:
-        """Have something decided and committed; the same request again gets the same answer."""
-        reign = self._reign
-        if reign is None:
-            raise NotActive(url=self.active_url)
+    ) -> Decision:
+        """Decides and commits; a repeated request gets the same decision."""
+        term = self._term
+        if term is None:
+            raise self._home.not_active(self._registry)
 
-        def decide(registry: Registry) -> Decided:
+        def decide(registry: Registry) -> Decision:
             now = int(time.time() * 1000)
             provisions = self._provisioner is not None
-            ask = Ask(actor, now, secrets.choice, request, fingerprint, self.loads, provisions)
-            return decided_before(registry, ask, kind) or decision(registry, ask)
+            context = DecisionContext(
+                actor, now, secrets.choice, request, fingerprint, self.loads, provisions
+            )
+            return decided_before(registry, context, kind) or decision(registry, context)
 
-        return await reign.propose(decide)
+        return await term.propose(decide)
 
     async def admit(self, adopted: str) -> None:
-        """Whether the cluster that was adopted under this name can be given to a tenant; else why not."""
+        """Raises an error if the adopted cluster of this name cannot be given to a tenant."""
         if self._provisioner is None:
-            raise ProvisionerMissing(reason="it was started without one")
+            raise ProvisionerMissing(reason="it was started without a provisioner")
         await self._provisioner.admit(adopted)
 
-    async def rules(self, account: ServiceAccount) -> tuple[OwnRule, ...]:
-        """What an account may do, with the rules that its tenant made through Kafka."""
+    async def acls(self, account: ServiceAccount) -> tuple[AccountAcl, ...]:
+        """All ACLs of an account, including those that its tenant created through Kafka."""
         physical = self.registry.need(LogicalCluster, account.tenant).cluster
         user = kafka_user(account.tenant, account.account)
-        found = await rules_of(self.clusters.client(physical), user)
-        return own_rules(account, found)
+        return account_acls(account, await read_acls(self.clusters.client(physical), user))
 
     async def check(self) -> tuple[Difference, ...]:
-        """Everything that Kafka has otherwise than declared, on every cluster that is reached."""
+        """All differences between Kafka and the declared state, on every known cluster."""
         everything: list[Difference] = []
-        for reach in self.clusters.known:
-            everything += await check_cluster(self.registry, reach, self.clusters.client(reach.id))
+        for provided in self.clusters.known:
+            everything += differences(*await self._states(provided))
         return tuple(everything)
 
+    async def _states(self, provided: ProvidedCluster) -> tuple[DeclaredState, ActualState]:
+        quotas = provided.sets_client_quotas
+        actual = await read_actual_state(self.clusters.client(provided.id), sets_client_quotas=quotas)
+        physical = self.registry.need(PhysicalCluster, provided.id)
+        return declared_state(self.registry, physical, sets_client_quotas=quotas), actual
+
     async def repair(self) -> tuple[Difference, ...]:
-        """Give what is missing, take what nobody declared; what is left."""
-        reign = self._reign
-        if reign is None:
-            raise NotActive(url=self.active_url)
-        for reach in self.clusters.known:
-            client = self.clusters.client(reach.id)
-            seen = await found(client, fused=reach.fused)
-            wanted = _declared(self.registry, reach)
-            granter = reign.effects.granter(reach.id)
-            had = {*seen.rights.users, *seen.rights.rates, *(rule.user for rule in seen.rights.rules)}
-            strangers = {user for user in had - {*wanted.rights.users} if TENANT_USER.fullmatch(user)}
-            await granter.take(sorted(strangers))
-            await granter.give(wanted.rights)
-            extra = undeclared_rules(wanted, seen)
-            await granter.take_rules([rule for rule in extra if rule.user not in strangers])
-            feeder = reign.feeders.get(reach.id)
-            if feeder is not None:
-                for tenant in {*wanted.states, *seen.states}:
-                    await feeder.tell(tenant)
+        """Creates what is missing and deletes what is undeclared; returns the remaining differences."""
+        term = self._term
+        if term is None:
+            raise self._home.not_active(self._registry)
+        for provided in self.clusters.known:
+            declared, actual = await self._states(provided)
+            writer = term.effects.access_writer(provided.id)
+            users = {*actual.access.users, *actual.access.client_quotas}
+            users |= {acl.user for acl in actual.access.acls}
+            unknown = {user for user in users - {*declared.access.users} if TENANT_USER.fullmatch(user)}
+            await writer.revoke(sorted(unknown))
+            await writer.grant(declared.access)
+            extra = undeclared_acls(declared, actual)
+            await writer.delete_acls([acl for acl in extra if acl.user not in unknown])
+            publisher = term.publishers.get(provided.id)
+            if publisher is not None:
+                for tenant in {*declared.states, *actual.states}:
+                    await publisher.publish(tenant)
         return await self.check()
 
 
-async def check_cluster(registry: Registry, reach: Reach, client: Client) -> tuple[Difference, ...]:
-    return differences(_declared(registry, reach), await found(client, fused=reach.fused))
-
-
-def _declared(registry: Registry, reach: Reach) -> Declared:
-    return declared(registry, registry.need(PhysicalCluster, reach.id), fused=reach.fused)
-
-
 def _tenants_of(key: bytes, value: bytes | None, registry: Registry) -> set[str]:
-    """Which tenants' state a record may change."""
+    """The tenants whose state a record may change."""
     kind, entity_id = entity_of(key)
     if kind == LogicalCluster.kind:
         return {entity_id}
@@ -471,10 +486,10 @@ def _tenants_of(key: bytes, value: bytes | None, registry: Registry) -> set[str]
         return set()
     if value is not None:
         return {str(RegistryRecord.from_bytes(value).body["tenant"])}
-    gone = registry.get(ServiceAccount, entity_id) or registry.get(ApiKey, entity_id)
-    return set() if gone is None else {str(gone.tenant)}
+    deleted = registry.get(ServiceAccount, entity_id) or registry.get(ApiKey, entity_id)
+    return set() if deleted is None else {str(deleted.tenant)}
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return _first_cause(inner) if isinstance(inner, BaseExceptionGroup) else inner

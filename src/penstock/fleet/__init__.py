@@ -1,11 +1,37 @@
-"""The Kafka underneath: jars, local processes in zones, their supervision, and adoption.
+"""Runs the Kafka clusters underneath the platform, and adopts existing ones.
 
-A fleet is one or more physical clusters. An embedded cluster is local KRaft processes, one node a
-process, controllers apart from brokers; an adopted one is somebody else's, reached by its
-bootstrap address. This package starts, watches, restarts and stops the first kind, and finds out
-what the second kind allows. It knows nothing of tenants.
+What it is: a fleet is one or more physical clusters. An embedded cluster is a set of local KRaft
+processes, with controllers separate from brokers by default. An adopted cluster runs elsewhere and is
+reached by its bootstrap address. This package starts, watches, restarts and stops embedded clusters,
+and probes what adopted clusters allow.
 
-What it promises: a node's data directory never has two processes on it; a node that dies comes
-back; a supervisor that dies leaves its nodes running and the next one adopts them; what `status`
-says was observed, not remembered.
+What it is not: it knows nothing about tenants.
+
+What it promises: a data directory never has two processes. A node that dies is restarted. A supervisor
+that dies leaves its nodes running, and the next one takes them over. `status` shows what was observed,
+not what was recorded.
+
+Modules:
+  adoption              adopt a cluster that runs elsewhere: probe it and record what it allows
+  capabilities          what an adopted cluster allows, as a table of capabilities
+  certificate_rotation  replace the certificates of running nodes
+  certificates          the platform's key, its CA, and node certificates
+  class_archive         the JVM class-data archive that shortens node starts
+  cluster_record        the ids and ports of a local cluster, fixed at its first start
+  jars                  download and verify Kafka's jars
+  java                  find a Java runtime and build its command lines
+  kafka_properties      a node's server.properties
+  launcher              the Java class that starts the metrics exporter and Kafka in one JVM
+  layout                the files and directories below PENSTOCK_HOME
+  local_fleet           the embedded clusters below one home
+  node                  one local node: format, start, stop
+  node_watch            the state machine that decides when a node is restarted
+  passwords             the platform's Kafka users and their derived passwords
+  readiness             probe a node, and wait until nodes are ready
+  runtime               obtain Java, the jars and the class-data archive
+  spawn                 the program that records its process identity and becomes a node
+  spec                  a fleet as values: clusters, nodes, listeners, ports
+  spec_file             parse a fleet file
+  status                the observed state of the fleet
+  supervisor            keep the nodes of a fleet running
 """

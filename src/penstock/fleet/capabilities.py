@@ -1,8 +1,8 @@
-"""What somebody else's cluster lets the platform do, as a table that names each thing.
+"""What an adopted cluster allows the platform to do, as a table of capabilities.
 
-An adopted cluster may lack rights, features or settings. What was seen of it (`Seen`) becomes one
-row a capability: there or not, and why not. A feature that needs one asks by name and, where it
-is missing, fails with that name and the way out, instead of with Kafka's error much later.
+An adopted cluster may lack rights, features or settings. `capability_table` turns the result of a probe
+into one row per capability: available or not, and why not. A feature checks the capability it needs with
+`require`, and fails with its name and a remedy instead of with a Kafka error much later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.model.errors.fleet import CapabilityMissing
 
-# Bits of Kafka's "authorized operations" on the cluster itself, by the code of the operation.
+# Codes of operations, which are bits of Kafka's "authorized operations" on the cluster resource.
 CREATE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 5, 7, 8, 10, 11
 
 
@@ -34,77 +34,77 @@ class Capability(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the probe found. A refusal is the text Kafka refused with; None means it was allowed."""
+class ClusterProbe:
+    """The result of a probe. An `…_error` is the text of Kafka's error, None if the call was allowed."""
 
     operations: frozenset[int]  # allowed on the cluster
-    features: Mapping[str, int]  # feature → level in force
+    features: Mapping[str, int]  # feature → finalized level
     racks: Mapping[int, str | None]  # broker → rack
-    configs: Mapping[str, str | None] = field(default_factory=dict)  # of one broker, empty if refused
-    users_refused: str | None = None
-    acls_refused: str | None = None
-    quotas_refused: str | None = None
-    metrics_refused: str | None = None
+    configs: Mapping[str, str | None] = field(default_factory=dict)  # of one broker, empty if denied
+    users_error: str | None = None
+    acls_error: str | None = None
+    quotas_error: str | None = None
+    metrics_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CapabilityRow:
     capability: Capability
-    there: bool
-    reason: str  # why not; empty when it is there
+    available: bool
+    reason: str  # why not; empty when available
     needed_for: str
     way_out: str
 
 
-def capability_table(seen: Seen) -> tuple[Row, ...]:
+def capability_table(probe: ClusterProbe) -> tuple[CapabilityRow, ...]:
     rows = []
     for capability, (missing, needed_for, way_out) in _RULES.items():
-        reason = missing(seen)
-        rows.append(Row(capability, not reason, reason, needed_for, way_out))
+        reason = missing(probe)
+        rows.append(CapabilityRow(capability, not reason, reason, needed_for, way_out))
     return tuple(rows)
 
 
-def require(rows: tuple[Row, ...], capability: Capability, *, feature: str, cluster: str) -> None:
-    """Raise, by name, what a feature needs and the cluster lacks."""
+def require(rows: tuple[CapabilityRow, ...], capability: Capability, *, feature: str, cluster: str) -> None:
+    """Raise CapabilityMissing if the cluster lacks what a feature needs."""
     row = next(row for row in rows if row.capability is capability)
-    if not row.there:
+    if not row.available:
         raise CapabilityMissing(
             feature=feature, capability=capability, cluster=cluster, reason=row.reason, way_out=row.way_out
         )
 
 
-def _operations(*needed: int) -> Callable[[Seen], str]:
+def _operations(*needed: int) -> Callable[[ClusterProbe], str]:
     names = {CREATE: "Create", ALTER: "Alter", DESCRIBE: "Describe"}
     names |= {DESCRIBE_CONFIGS: "DescribeConfigs", ALTER_CONFIGS: "AlterConfigs"}
 
-    def missing(seen: Seen) -> str:
-        lacking = [names[code] for code in needed if code not in seen.operations]
-        return f"this user may not {' and '.join(lacking)} on the cluster" if lacking else ""
+    def missing(probe: ClusterProbe) -> str:
+        lacking = [names[code] for code in needed if code not in probe.operations]
+        return f"this user lacks the cluster rights {' and '.join(lacking)}" if lacking else ""
 
     return missing
 
 
-def _feature(name: str, title: str) -> Callable[[Seen], str]:
-    return lambda seen: "" if seen.features.get(name, 0) > 0 else f"feature {name} ({title}) is not in force"
+def _feature(name: str, title: str) -> Callable[[ClusterProbe], str]:
+    return lambda probe: "" if probe.features.get(name, 0) > 0 else f"feature {name} ({title}) is not enabled"
 
 
-def _config(name: str, wanted: str) -> Callable[[Seen], str]:
-    def missing(seen: Seen) -> str:
-        if not seen.configs:
-            return "the brokers' configuration may not be read"
-        value = seen.configs.get(name)
-        return "" if value is not None and value.endswith(wanted) else f"{name} is {value!r}"
+def _config(name: str, expected: str) -> Callable[[ClusterProbe], str]:
+    def missing(probe: ClusterProbe) -> str:
+        if not probe.configs:
+            return "this user may not read the configuration of brokers"
+        value = probe.configs.get(name)
+        return "" if value is not None and value.endswith(expected) else f"{name} is {value!r}"
 
     return missing
 
 
-def _zones(seen: Seen) -> str:
-    without = sorted(broker for broker, rack in seen.racks.items() if not rack)
-    return f"broker.rack is not set on {', '.join(map(str, without))}" if without else ""
+def _zones(probe: ClusterProbe) -> str:
+    without = sorted(broker for broker, rack in probe.racks.items() if not rack)
+    return f"broker.rack is not set on brokers {', '.join(map(str, without))}" if without else ""
 
 
-_RIGHTS_WAY_OUT: Final = "Give the platform's user that right on the cluster, or make it a super user."
-_Rule = tuple[Callable[[Seen], str], str, str]
+_RIGHTS_WAY_OUT: Final = "Grant the platform's user that right on the cluster, or make it a super user."
+_Rule = tuple[Callable[[ClusterProbe], str], str, str]
 _RULES: Mapping[Capability, _Rule] = {
     Capability.TOPICS: (
         _operations(CREATE, ALTER, DESCRIBE), "internal topics, tenants' topics", _RIGHTS_WAY_OUT,
@@ -114,24 +114,24 @@ _RULES: Mapping[Capability, _Rule] = {
     ),
     Capability.REASSIGNMENTS: (_operations(ALTER), "balancing, moving tenants", _RIGHTS_WAY_OUT),
     Capability.USERS: (
-        lambda seen: seen.users_refused or "", "tenants' own Kafka users",
+        lambda probe: probe.users_error or "", "Kafka users of tenants",
         "Enable SCRAM and let the platform's user alter the cluster.",
     ),
     Capability.ACLS: (
-        lambda seen: seen.acls_refused or "", "the second wall between tenants",
+        lambda probe: probe.acls_error or "", "isolation of tenants by Kafka's authorizer",
         "Set authorizer.class.name on the brokers.",
     ),
     Capability.CLIENT_QUOTAS: (
-        lambda seen: seen.quotas_refused or _operations(ALTER_CONFIGS)(seen),
-        "quotas' fuse in the broker", _RIGHTS_WAY_OUT,
+        lambda probe: probe.quotas_error or _operations(ALTER_CONFIGS)(probe),
+        "Kafka client quotas behind the gateway's quotas", _RIGHTS_WAY_OUT,
     ),
     Capability.ZONES: (_zones, "cells, rolls by zone", "Set broker.rack on every broker."),
     Capability.FOLLOWER_FETCH: (
-        _config("replica.selector.class", "RackAwareReplicaSelector"), "fetching in one's own zone",
+        _config("replica.selector.class", "RackAwareReplicaSelector"), "fetching from the nearest replica",
         "Set replica.selector.class to Kafka's RackAwareReplicaSelector.",
     ),
     Capability.CONSUMER_GROUPS: (
-        _feature("group.version", "KIP-848"), "consumer groups of the new protocol",
+        _feature("group.version", "KIP-848"), "consumer groups with the KIP-848 protocol",
         "Upgrade the feature with kafka-features.",
     ),
     Capability.SHARE_GROUPS: (
@@ -142,7 +142,7 @@ _RULES: Mapping[Capability, _Rule] = {
         "Enable remote.log.storage.system.enable with a storage plugin.",
     ),
     Capability.METRICS: (
-        lambda seen: seen.metrics_refused or "", "load, balancing, health",
-        "Adopt it with --metrics <host:port>[,…] of brokers that run the Prometheus JMX agent.",
+        lambda probe: probe.metrics_error or "", "load, balancing, health",
+        "Adopt it with --metrics <host:port>[,…] of brokers that run the Prometheus JMX exporter.",
     ),
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""Kafka's jars: resolved once with Maven from the pinned POM, checked before every use.
+"""Download Kafka's jars with Maven from the pinned POM, and verify them before every use.
 
-They live in a cache shared by all homes of this user, in a directory named for the checksums of
-its content, so that a new pin never mixes with an old one and set-up needs no network twice.
+They are in a cache shared by all homes of this user. The directory is named after the checksums of its
+content, so jars of different versions never mix and each version is downloaded once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECKSUM_FILE = Path(__file__).with_name("jars.sha256")
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A set of jars other than Kafka's own: what to resolve, and what must come out."""
+    """A pinned set of jars: the POM to resolve, and the checksums to expect."""
 
     name: str
     version: str
@@ -45,19 +45,19 @@ class Pin:
 
 @dataclass(frozen=True)
 class Jars:
-    """A directory with exactly the jars of the lock, all of them verified."""
+    """A directory with exactly the jars of the lock file, all verified."""
 
     directory: Path
 
     @cached_property
     def classpath(self) -> str:
-        # Spelled out and sorted: the class-data archive is valid for this very string only.
+        # Explicit and sorted: the class-data archive is valid only for exactly this string.
         listed = [*sorted(self.directory.glob("*.jar")), launcher_path(self.directory.parent)]
         return os.pathsep.join(str(path) for path in listed)
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """PENSTOCK_CACHE, or the platform's usual place for what can be fetched again."""
+    """PENSTOCK_CACHE, or the operating system's cache directory."""
     if chosen := environment.get("PENSTOCK_CACHE"):
         return Path(chosen).absolute()
     if sys.platform == "darwin":
@@ -66,7 +66,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def jar_checksums(text: str | None = None) -> dict[str, str]:
-    """File name → SHA-256, from the committed lock."""
+    """File name → SHA-256, from the committed lock file."""
     lines = (text or CHECKSUM_FILE.read_text()).splitlines()
     return {name: digest for digest, name in (line.split() for line in lines if line)}
 
@@ -78,7 +78,7 @@ def jars_directory(cache: Path, pin: Pin | None = None) -> Path:
 
 
 def load_jars(cache: Path, pin: Pin | None = None) -> Jars:
-    """The jars, fetched if they are not here yet, checked in any case."""
+    """The verified jars; downloads them if they are not in the cache."""
     directory = jars_directory(cache, pin)
     if not directory.exists():
         fetch_jars(cache, pin=pin)
@@ -109,7 +109,7 @@ def _digest(path: Path) -> str | None:
 
 
 def fetch_jars(cache: Path, *, force: bool = False, pin: Pin | None = None) -> Path:
-    """Resolve with Maven into the cache; nothing appears there before all of it is right."""
+    """Resolve the jars with Maven into the cache, which changes only after all are verified."""
     directory = jars_directory(cache, pin)
     make_directory(directory.parent)
     with _only_one(directory.parent / "fetch.lock"):
@@ -125,7 +125,7 @@ def fetch_jars(cache: Path, *, force: bool = False, pin: Pin | None = None) -> P
 
 
 def resolve_jars(scratch: Path, pin: Pin | None = None) -> Path:
-    """What Maven makes of the POM, not checked yet, in a directory below `scratch`."""
+    """Resolve the POM with Maven into a directory below `scratch`, without verification."""
     target = scratch / "jars"
     maven = shutil.which("mvn")
     if maven is None:
@@ -138,12 +138,13 @@ def resolve_jars(scratch: Path, pin: Pin | None = None) -> Path:
             command, capture_output=True, text=True, timeout=MAVEN_SECONDS_MAX, check=False, cwd=scratch
         )
     except subprocess.TimeoutExpired as error:
-        raise JarsUnresolved(reason=f"no answer within {MAVEN_SECONDS_MAX} s") from error
+        raise JarsUnresolved(reason=f"Maven did not finish within {MAVEN_SECONDS_MAX} s") from error
     except OSError as error:
         raise JarsUnresolved(reason=f"{maven}: {error.strerror}") from error
     if done.returncode != 0:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
-        raise JarsUnresolved(reason=said[0].removeprefix("[ERROR] ") if said else f"exit {done.returncode}")
+        errors = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        reason = errors[0].removeprefix("[ERROR] ") if errors else f"exit code {done.returncode}"
+        raise JarsUnresolved(reason=reason)
     return target
 
 

@@ -1,8 +1,8 @@
-"""The class that every node starts with: the metrics exporter first, then Kafka, in one JVM.
+"""Generate the Java class that starts the metrics exporter and then Kafka in one JVM.
 
-The exporter is made to be a `-javaagent`. It needs nothing that an agent gets, but its mere
-presence has the JVM fetch the bytes of every class that it maps from the class-data archive, and
-keeps the exporter's own classes out of the archive. So it is called like any other code:
+The exporter is meant to run as a `-javaagent`, but it uses nothing that only agents have. As an agent it
+would slow down every start: the JVM would load the bytes of every class it maps from the class-data
+archive, and the exporter's own classes could not be archived. So the class calls it directly:
 
     package penstock;
     public final class Launcher {
@@ -12,8 +12,8 @@ keeps the exporter's own classes out of the archive. So it is called like any ot
         }
     }
 
-Who runs Kafka may have no Java compiler, so this class is put together here, constant by constant
-(Java Virtual Machine Specification, chapter 4).
+A machine that runs Kafka may have no Java compiler, so the class file is assembled here (Java Virtual
+Machine Specification, chapter 4).
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from penstock.model.errors.fleet import DirectoryNotWritable
 MAIN_CLASS: Final = "penstock.Launcher"
 METRICS_PROPERTY: Final = "penstock.metrics"  # [host:]port:rule file
 
-_CLASS_VERSION = 61  # Java 17, the oldest that we start nodes with
+_CLASS_VERSION = 61  # Java 17, the oldest supported
 _PUBLIC, _STATIC, _FINAL, _SUPER = 0x0001, 0x0008, 0x0010, 0x0020
 _LDC, _INVOKESTATIC, _ACONST_NULL, _ALOAD_0, _RETURN = 0x12, 0xB8, 0x01, 0x2A, 0xB1
 _OF_MAIN = "([Ljava/lang/String;)V"
 _OF_PROPERTY = "(Ljava/lang/String;)Ljava/lang/String;"
 _OF_PREMAIN = "(Ljava/lang/String;Ljava/lang/instrument/Instrumentation;)V"
-_WRITTEN = (1980, 1, 1, 0, 0, 0)  # the oldest time that a jar can hold
+_WRITTEN = (1980, 1, 1, 0, 0, 0)  # the oldest time a jar can store
 _WRITTEN_AT = calendar.timegm(_WRITTEN)
 
 
 def launcher_path(directory: Path) -> Path:
-    """Named for its content: class path and archive change with it, like with any other jar."""
+    """Its path, named after its content, so that class path and archive change with it."""
     return directory / f"launcher-{hashlib.sha256(launcher_jar()).hexdigest()[:8]}.jar"
 
 
 def ensure_launcher(directory: Path) -> None:
-    """Put the launcher's jar there, unless it stands there whole."""
+    """Write the launcher's jar unless it is already there and intact."""
     path = launcher_path(directory)
     try:
         if path.exists() and path.read_bytes() == launcher_jar():
@@ -58,7 +58,7 @@ def ensure_launcher(directory: Path) -> None:
         with tempfile.TemporaryDirectory(dir=directory) as scratch:
             fresh = Path(scratch) / path.name
             fresh.write_bytes(launcher_jar())
-            # A class-data archive remembers the time of every jar: one written again is the same jar.
+            # A class-data archive checks the modification time of every jar, so it is always the same.
             os.utime(fresh, (_WRITTEN_AT, _WRITTEN_AT))
             fresh.replace(path)
     except OSError as error:
@@ -67,7 +67,7 @@ def ensure_launcher(directory: Path) -> None:
 
 @cache
 def launcher_jar() -> bytes:
-    """The same bytes each time."""
+    """The jar; reproducible byte for byte."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as jar:
         entry = zipfile.ZipInfo(f"{MAIN_CLASS.replace('.', '/')}.class", _WRITTEN)
@@ -76,7 +76,7 @@ def launcher_jar() -> bytes:
 
 
 class _Constants:
-    """A class file's constant pool: every entry stands in it once, numbered from one."""
+    """A class file's constant pool: unique entries, numbered from one."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -121,9 +121,9 @@ def _instructions(constants: _Constants) -> bytes:
         [
             pack(">BB", _LDC, constants.string(METRICS_PROPERTY)),
             pack(">BH", _INVOKESTATIC, get_property),
-            pack(">B", _ACONST_NULL),  # the instrumentation, which the exporter never looks at
+            pack(">B", _ACONST_NULL),  # the instrumentation, which the exporter does not use
             pack(">BH", _INVOKESTATIC, premain),
-            pack(">B", _ALOAD_0),  # our own arguments
+            pack(">B", _ALOAD_0),  # the arguments of main
             pack(">BH", _INVOKESTATIC, main),
             pack(">B", _RETURN),
         ]
@@ -131,7 +131,7 @@ def _instructions(constants: _Constants) -> bytes:
 
 
 def _body(instructions: bytes) -> bytes:
-    """The method's code: no handlers, and without a branch there is no StackMapTable to write."""
+    """The Code attribute. It has no exception handlers and, without branches, no StackMapTable."""
     stack_max, locals_max, no_handlers, no_attributes = 2, 1, 0, 0
     return (
         pack(">HHI", stack_max, locals_max, len(instructions))

@@ -1,77 +1,53 @@
-"""Where things lie under PENSTOCK_HOME.
+"""The files and directories below PENSTOCK_HOME.
 
-secrets/                    platform.key, the CA; only this user may read it
+secrets/                        platform.key and the CA, readable by this user only
 clusters/<name>/cluster.json    ids and ports fixed at the first start
 clusters/<name>/<node>/         server.properties, data/, logs/, lock, process.json
 supervisor.json, supervisor.lock, supervisor.log
-adopted/<name>.json             clusters that are not ours, with their capabilities
+adopted/<name>.json             adopted clusters with their capabilities
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.model.errors.fleet import DirectoryNotWritable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECRET_FILE_MODE = 0o600
 SECRET_DIRECTORY_MODE = 0o700
 
 
-@dataclass(frozen=True, slots=True)
 class NodeLayout:
-    root: Path
-
-    @property
-    def properties(self) -> Path:
-        return self.root / "server.properties"
-
-    @property
-    def data(self) -> Path:
-        return self.root / "data"
-
-    @property
-    def meta(self) -> Path:
-        """Written last when storage is formatted: with it, there is storage."""
-        return self.data / "meta.properties"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def log(self) -> Path:
-        return self.logs / "server.log"
-
-    @property
-    def console(self) -> Path:
-        """What the JVM itself says: start-up failures, out of memory."""
-        return self.logs / "console.log"
-
-    @property
-    def console_before(self) -> Path:
-        """The same of the run before, so that neither grows for ever."""
-        return self.logs / "console.log.1"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def record(self) -> Path:
-        return self.root / "process.json"
-
-    @property
-    def keystore(self) -> Path:
-        return self.root / "keystore.pem"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.properties = root / "server.properties"
+        self.data = root / "data"
+        # Kafka writes it last when it formats storage, so it exists only for complete storage.
+        self.meta = self.data / "meta.properties"
+        self.logs = root / "logs"
+        self.log = self.logs / "server.log"
+        self.console = self.logs / "console.log"  # the output of the JVM: start-up failures, out of memory
+        # The console of the previous run, so that neither file grows without bound.
+        self.console_before = self.logs / "console.log.1"
+        self.lock = root / "lock"
+        self.record = root / "process.json"
+        self.keystore = root / "keystore.pem"
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    home: Path
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.secrets = home / "secrets"
+        self.platform_key = self.secrets / "platform.key"
+        self.adopted = home / "adopted"
+        self.supervisor_lock = home / "supervisor.lock"
+        self.supervisor_record = home / "supervisor.json"
+        self.supervisor_log = home / "supervisor.log"
+        self.fleet_file = home / "fleet.json"  # the document of the last `up`, for `status`, `logs`, `up`
 
     def cluster(self, name: str) -> Path:
         return self.home / "clusters" / name
@@ -81,52 +57,6 @@ class Layout:
 
     def node(self, cluster: str, node: str) -> NodeLayout:
         return NodeLayout(self.cluster(cluster) / node)
-
-    @property
-    def secrets(self) -> Path:
-        return self.home / "secrets"
-
-    @property
-    def platform_key(self) -> Path:
-        return self.secrets / "platform.key"
-
-    @property
-    def adopted(self) -> Path:
-        return self.home / "adopted"
-
-    @property
-    def supervisor_lock(self) -> Path:
-        return self.home / "supervisor.lock"
-
-    @property
-    def supervisor_record(self) -> Path:
-        return self.home / "supervisor.json"
-
-    @property
-    def supervisor_log(self) -> Path:
-        return self.home / "supervisor.log"
-
-    @property
-    def fleet_file(self) -> Path:
-        """What the running fleet was asked to be, for `status`, `logs` and the next `up`."""
-        return self.home / "fleet.json"
-
-
-def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
-    """Replace a file so that a reader, or a crash, sees the old content or the new, never a half."""
-    data = content.encode() if isinstance(content, str) else content
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
 
 
 def make_directory(path: Path, *, mode: int = 0o755) -> Path:

@@ -1,16 +1,16 @@
-"""One node: its storage, its process, its end.
+"""One local node: format its storage, start and stop its process.
 
-A process holds `lock` for as long as it lives: the descriptor is inherited by the JVM, so the
-lock outlives the supervisor that took it and ends with the node itself, however either dies.
-`process.json`, written by the child before it becomes the node, tells who holds it.
+The node's process holds the file lock `lock` for its whole life: the JVM inherits the descriptor, so
+the lock outlives the supervisor and is released when the node ends, however either dies. The child
+writes `process.json`, which identifies the holder, before it becomes the node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -19,39 +19,43 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.fleet.identity import Identity, identify, read_identity
+from penstock.atomic_files import write_atomically
 from penstock.fleet.java import argument_file, command, jvm_flags, log_flags, metrics_flag
+from penstock.fleet.kafka_properties import as_text, node_properties
 from penstock.fleet.launcher import MAIN_CLASS
-from penstock.fleet.layout import SECRET_FILE_MODE, make_directory, write_atomically
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER, SCRAM_ITERATIONS, SCRAM_MECHANISM
-from penstock.fleet.render import as_text, node_properties
+from penstock.fleet.layout import SECRET_FILE_MODE, make_directory
+from penstock.fleet.passwords import ANCHOR_USER, NODE_USER, PLATFORM_USER, SCRAM_ITERATIONS, SCRAM_MECHANISM
 from penstock.fleet.spec import Jit, Listener, Role
 from penstock.model.errors.fleet import DataInUse, DataOfAnotherCluster, DirectoryNotWritable, FormatFailed
+from penstock.model.fault_points import declare, reach
+from penstock.process_identity import Identity, identify, read_alive, read_identity, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.fleet.cluster import Cluster
+    from penstock.fleet.cluster_record import Cluster
     from penstock.fleet.jars import Jars
     from penstock.fleet.java import Java
+    from penstock.fleet.kafka_properties import Credentials
     from penstock.fleet.layout import NodeLayout
-    from penstock.fleet.render import Credentials
     from penstock.fleet.spec import NodeSpec
 
 STOP_SECONDS_MAX = 30.0
 LOCK_SECONDS_MAX = 5.0
-FORMAT_LOCK_SECONDS_MAX = 20.0  # a formatter that outlived its supervisor ends by itself
+FORMAT_LOCK_SECONDS_MAX = 20.0  # a formatter whose supervisor died ends by itself
 FORMAT_SECONDS_MAX = 60.0
-LAST_WORDS_BYTES = 65536
+ERROR_TAIL_BYTES = 65536
 
-_SCRATCH = "format-"  # directories with the formatter's arguments, which hold passwords
+_SCRATCH = "format-"  # temporary directories with the formatter's arguments, which contain passwords
+
+FORMATTING: Final = declare("fleet.format.running", "the formatter runs, and its arguments are on disk")
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What it takes to start a node."""
+    """What is needed to start a node."""
 
     java: Java
     jars: Jars
@@ -61,7 +65,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What it takes to be the platform towards a node."""
+    """What the platform needs to log in to a node."""
 
     credentials: Credentials
     ca: Path
@@ -69,17 +73,17 @@ class Access:
 
 @dataclass(slots=True)
 class Node:
-    """A node of a settled cluster on this machine. Holds no truth of its own: all of it is on disk."""
+    """A node on this machine. All lasting state is on disk, none in this object."""
 
     cluster: Cluster
     spec: NodeSpec
     layout: NodeLayout
     access: Access
-    runtime: Runtime | None = None  # without one a node can be watched and stopped, not started
+    runtime: Runtime | None = None  # without it the node can be watched and stopped, but not started
     environment: Mapping[str, str] | None = None
     _child: subprocess.Popen[bytes] | None = None
-    _child_identity: Identity | None = None  # known at once; its record takes a moment
-    _log_bytes_before: int = 0  # what earlier runs had logged when ours was started
+    _child_identity: Identity | None = None  # known at once, before its record is written
+    _log_bytes_before: int = 0  # the size of the log when this run started
 
     @property
     def name(self) -> str:
@@ -87,25 +91,23 @@ class Node:
 
     @property
     def full_name(self) -> str:
-        """With its cluster: no other node of the fleet has this name."""
+        """The name with its cluster, unique in the fleet."""
         return f"{self.cluster.spec.name}/{self.spec.name}"
 
     def running(self) -> Identity | None:
-        """The live process of this node, whoever started it."""
+        """The live process of this node, even if another supervisor started it."""
         if self._child is not None and self._child.poll() is None:
             return self._child_identity
-        identity = read_identity(self.layout.record)
-        return identity if identity is not None and identity.is_alive() else None
+        return read_alive(self.layout.record)
 
     def last_exit(self) -> int | None:
-        """How our own child ended; None while it lives, or when another supervisor started it."""
+        """The exit code of our child; None while it runs, or if another supervisor started it."""
         return None if self._child is None else self._child.poll()
 
     def configure(self) -> None:
-        """Write the properties anew: they follow from the spec, never from what was there."""
-        properties = node_properties(
-            self.cluster.spec, self.spec, self.layout, self.access.credentials, self.access.ca
-        )
+        """Write the properties; they depend only on the spec, not on an earlier file."""
+        credentials, ca = self.access.credentials, self.access.ca
+        properties = node_properties(self.cluster.spec, self.spec, self.layout, credentials, ca)
         try:
             make_directory(self.layout.logs)
             write_atomically(self.layout.properties, as_text(properties), mode=SECRET_FILE_MODE)
@@ -113,90 +115,91 @@ class Node:
             raise DirectoryNotWritable(directory=self.layout.root, reason=error.strerror or error) from error
 
     async def format(self) -> None:
-        """Give the data directory its identity, once; refuse one that belongs to somebody else."""
+        """Format the data directory once; refuse one that belongs to another node or cluster."""
         if not self.layout.meta.exists():
             descriptor = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                if await self._take(descriptor, patience=FORMAT_LOCK_SECONDS_MAX):
+                if await self._lock(descriptor, patience=FORMAT_LOCK_SECONDS_MAX):
                     await self._format(descriptor)
             finally:
                 os.close(descriptor)
         self._check_identity()
 
     async def _format(self, lock: int) -> None:
-        """Run Kafka's formatter, which holds the lock for as long as it lives, like a node does."""
-        if self.layout.meta.exists():  # one that outlived its supervisor was faster
+        """Run Kafka's formatter, which holds the lock while it runs, like a node."""
+        if self.layout.meta.exists():  # a formatter whose supervisor died has done it
             return
         runtime = self._runtime()
         with tempfile.TemporaryDirectory(dir=self.layout.root, prefix=_SCRATCH) as scratch:
-            arguments = Path(scratch) / "arguments"  # holds passwords, so not on the command line
-            write_atomically(arguments, argument_file(self._format_words(runtime)), mode=SECRET_FILE_MODE)
+            arguments = Path(scratch) / "arguments"  # contains passwords, so not on the command line
+            write_atomically(arguments, argument_file(self._format_arguments(runtime)), mode=SECRET_FILE_MODE)
             process = await asyncio.create_subprocess_exec(
                 runtime.java.executable, f"@{arguments}",
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 pass_fds=(lock,),
             )  # fmt: skip
+            reach(FORMATTING)
             try:
                 async with asyncio.timeout(FORMAT_SECONDS_MAX):
-                    said, _ = await process.communicate()
+                    output, _ = await process.communicate()
             except TimeoutError:
-                said = b"no answer"
+                output = f"no result within {FORMAT_SECONDS_MAX:.0f} s".encode()
             finally:
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
         if process.returncode != 0 or not self.layout.meta.exists():
-            lines = said.decode(errors="replace").strip().splitlines() or [f"exit {process.returncode}"]
+            lines = output.decode(errors="replace").strip().splitlines() or [f"exit {process.returncode}"]
             reason = next((line for line in lines if re.search("rror|Exception", line)), lines[-1])
             raise FormatFailed(node=self.name, reason=reason.strip(), directory=self.layout.data)
 
     async def start(self) -> None:
-        """Start the process, or leave alone the one that runs."""
+        """Start the process unless it is already running."""
         descriptor = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if not await self._take(descriptor):
+            if not await self._lock(descriptor):
                 return
             self.layout.record.unlink(missing_ok=True)
-            for scratch in self.layout.root.glob(f"{_SCRATCH}*"):  # of a formatter that was killed
+            for scratch in self.layout.root.glob(f"{_SCRATCH}*"):  # left by a formatter that was killed
                 shutil.rmtree(scratch)
             self._log_bytes_before = _size(self.layout.log)
             if _size(self.layout.console):
                 self.layout.console.replace(self.layout.console_before)
             with self.layout.console.open("ab") as console:
-                self._child = subprocess.Popen(  # noqa: ASYNC220 - fork and exec, nothing is waited for
+                self._child = subprocess.Popen(  # noqa: ASYNC220 - does not wait for the child
                     [sys.executable, "-m", "penstock.fleet.spawn", str(self.layout.record), *self._command()],
                     stdin=subprocess.DEVNULL,
                     stdout=console,
                     stderr=console,
                     pass_fds=(descriptor,),
                     start_new_session=True,
-                    env=self._environment(),
+                    env=dict(os.environ) | dict(self.environment or {}),
                 )
             self._child_identity = identify(self._child.pid)
         finally:
             os.close(descriptor)
 
     async def stop(self, *, deadline: float = STOP_SECONDS_MAX) -> bool:
-        """Controlled shutdown, then the hard way; false when the hard way was needed."""
+        """Controlled shutdown, then SIGKILL after the deadline; false if it had to be killed."""
         identity = self.running()
         if identity is None:
             return True
         identity.signal(signal.SIGTERM)
-        identity.signal(signal.SIGCONT)  # a stopped process cannot take the hint
-        if await self._gone(identity, deadline):
+        identity.signal(signal.SIGCONT)  # a stopped process would not handle SIGTERM
+        if await self._wait_for_exit(identity, deadline):
             return True
         identity.signal(signal.SIGKILL)
-        await self._gone(identity, deadline)
+        await self._wait_for_exit(identity, deadline)
         return False
 
-    def last_words(self) -> str:
-        """The line of this run that explains its end: from the JVM's own output, else from the log."""
+    def last_error(self) -> str:
+        """The line that explains why this run ended: from the JVM's output, else from the log."""
         for path, start in ((self.layout.console, 0), (self.layout.log, self._log_bytes_before)):
-            if words := _complaint(_tail(path, start).splitlines()):
-                return words
+            if line := _error_line(_tail(path, start).splitlines()):
+                return line
         return ""
 
-    async def _gone(self, identity: Identity, seconds: float) -> bool:
+    async def _wait_for_exit(self, identity: Identity, seconds: float) -> bool:
         waited = 0.0
         while self.running() == identity:
             if waited >= seconds:
@@ -205,80 +208,77 @@ class Node:
             waited += 0.05
         return True
 
-    async def _take(self, descriptor: int, *, patience: float = LOCK_SECONDS_MAX) -> bool:
-        """Lock the node; false when its process holds the lock. Somebody else's hold is an error.
+    async def _lock(self, descriptor: int, *, patience: float = LOCK_SECONDS_MAX) -> bool:
+        """Lock the node; false if its own process holds the lock, an error if another one does.
 
-        A process that was killed keeps its files for some milliseconds after it is a corpse.
-        """
+        It waits, because a killed process keeps its locks for some milliseconds after it is a zombie."""
         give_up = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if self.running() is not None:
-                    return False
-                if time.monotonic() > give_up:
-                    break
-                await asyncio.sleep(0.02)
+        while not try_lock(descriptor):
+            if self.running() is not None:
+                return False
+            if time.monotonic() > give_up:
+                break
+            await asyncio.sleep(0.02)
+        else:
+            return True
         owner = read_identity(self.layout.record)
-        known = f" (its record names process {owner.pid}, which is another one now)" if owner else ""
+        known = f" (its record names process {owner.pid}, which is not this node any more)" if owner else ""
         raise DataInUse(node=self.name, directory=self.layout.root, owner=known)
 
     def _check_identity(self) -> None:
         lines = self.layout.meta.read_text().splitlines()
-        found = dict(line.split("=", 1) for line in lines if "=" in line)
+        actual = dict(line.split("=", 1) for line in lines if "=" in line)
         expected = {"cluster.id": self.cluster.kafka_id, "node.id": str(self.spec.id)}
-        if any(found.get(key) != value for key, value in expected.items()):
+        if any(actual.get(key) != value for key, value in expected.items()):
             raise DataOfAnotherCluster(
                 directory=self.layout.data,
-                found=f"node {found.get('node.id')} of cluster {found.get('cluster.id')}",
+                actual=f"node {actual.get('node.id')} of cluster {actual.get('cluster.id')}",
                 expected=f"node {self.spec.id} of cluster {self.cluster.kafka_id}",
             )
 
     def _runtime(self) -> Runtime:
-        assert self.runtime is not None, f"{self.name} was opened to be watched, not to be started"
+        assert self.runtime is not None, f"{self.name} was loaded without a runtime and cannot be started"
         return self.runtime
 
-    def _format_words(self, runtime: Runtime) -> list[str]:
+    def _format_arguments(self, runtime: Runtime) -> list[str]:
         flags = jvm_flags(heap_mb=256, jit=Jit.QUICK, archive=runtime.archive)
-        words = [*flags, *log_flags(self.layout.logs), "-cp", runtime.jars.classpath]
-        words += ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
-        words += ["-t", self.cluster.kafka_id, "-c", str(self.layout.properties)]
+        arguments = [*flags, *log_flags(self.layout.logs), "-cp", runtime.jars.classpath]
+        arguments += ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        arguments += ["-t", self.cluster.kafka_id, "-c", str(self.layout.properties)]
         if self.spec.role is Role.BROKER:
-            return [*words, "--no-initial-controllers"]
+            return [*arguments, "--no-initial-controllers"]
         controllers = self.cluster.spec.controllers
         if len(controllers) == 1:
-            words.append("--standalone")
+            arguments.append("--standalone")
         else:
             voters = (
                 f"{c.id}@{c.address(Listener.CONTROLLER)}:{self.cluster.directory_ids[c.id]}"
                 for c in controllers
             )
-            words += ["--initial-controllers", ",".join(voters)]
-        for user, password in (
-            (NODE_USER, self.access.credentials.node),
-            (PLATFORM_USER, self.access.credentials.platform),
-        ):
+            arguments += ["--initial-controllers", ",".join(voters)]
+        credentials = self.access.credentials
+        passwords = {
+            ANCHOR_USER: secrets.token_urlsafe(),  # the first of all, and known to nothing
+            NODE_USER: credentials.node,
+            PLATFORM_USER: credentials.platform,
+        }
+        for user, password in passwords.items():
             user_line = f"name={user},iterations={SCRAM_ITERATIONS},password={password}"
-            words += ["--add-scram", f"{SCRAM_MECHANISM}=[{user_line}]"]
-        return words
+            arguments += ["--add-scram", f"{SCRAM_MECHANISM}=[{user_line}]"]
+        return arguments
 
     def _command(self) -> list[str]:
         spec, runtime = self.spec, self._runtime()
         flags = jvm_flags(heap_mb=spec.heap_mb, jit=self.cluster.spec.jit, archive=runtime.archive)
         flags += log_flags(self.layout.logs)
-        # Plain HTTP, so on this machine only.
+        # Plain HTTP, so on loopback only.
         flags.append(metrics_flag(f"127.0.0.1:{spec.ports[Listener.METRICS]}"))
         flags += runtime.extra_flags
         return command(runtime.java, runtime.jars, flags, MAIN_CLASS, str(self.layout.properties))
 
-    def _environment(self) -> dict[str, str]:
-        return dict(os.environ) | dict(self.environment or {})
 
-
-def _complaint(lines: Sequence[str]) -> str:
-    """The first line that complains, with the exception below it, which is the cause."""
+def _error_line(lines: Sequence[str]) -> str:
+    """The first error line, with the exception below it, which is the cause."""
     for line, below in zip(lines, [*lines[1:], ""]):
         if re.search(r"ERROR|FATAL|Exception|rror:", line) and not re.match(r"\s+at ", line):
             cause = re.match(r"[\w.$]+(Exception|Error)\b.*", below)
@@ -291,13 +291,13 @@ def _size(path: Path) -> int:
 
 
 def _tail(path: Path, start: int) -> str:
-    """The end of a file, from `start` on; a shorter file was begun anew and counts from its start."""
+    """The end of a file, from `start`; if the file is shorter, it was rotated and counts from its start."""
     size = _size(path)
     if not size:
         return ""
     begin = start if start <= size else 0
-    cut = size - LAST_WORDS_BYTES
+    cut = size - ERROR_TAIL_BYTES
     with path.open("rb") as file:
         file.seek(max(begin, cut))
         text = file.read().decode(errors="replace")
-    return text.partition("\n")[2] if cut > begin else text  # half a line explains nothing
+    return text.partition("\n")[2] if cut > begin else text  # without the first line, which may be cut

@@ -1,8 +1,8 @@
-"""Whether a node is there: asked by a real call, and only the right node's answer counts.
+"""Probe a node with real requests, and wait until nodes are ready.
 
-A port that accepts connections proves little: it may belong to another process, or to a node of
-another cluster. So the node is asked for its own configuration, which Kafka gives only for the id
-it has itself, and for the cluster it thinks it is in; a broker must also see itself unfenced.
+An open port proves little: it may belong to another process, or to a node of another cluster. So the
+probe requests the node's own configuration, which Kafka returns only for the node's own id, and checks
+the cluster id. A broker must also see itself unfenced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.fleet.passwords import PLATFORM_USER
 from penstock.fleet.spec import Role
 from penstock.kafka.connection import Connection
-from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
+from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors import PenstockError
 from penstock.model.errors.fleet import NodeFailed, NotReady
 from penstock.model.errors.wire import DefinitionsMissing
@@ -34,33 +34,33 @@ _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     ready: bool
     reason: str = ""
 
 
 @dataclass(slots=True)
 class Prober:
-    """Asks one node, again and again, over one connection."""
+    """Probes one node repeatedly over one connection."""
 
     node: Node
     _connection: Connection | None = field(default=None, repr=False)
 
-    async def ask(self) -> Answer:
+    async def probe(self) -> ProbeResult:
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
                 if self._connection is None:
                     self._connection = await self._connect()
-                reason = await self._wrong(self._connection)
-                return Answer(ready=not reason, reason=reason)
+                reason = await self._problem(self._connection)
+                return ProbeResult(ready=not reason, reason=reason)
         except TimeoutError:
             await self.close()
-            return Answer(ready=False, reason="it does not answer")
+            return ProbeResult(ready=False, reason="it does not respond")
         except DefinitionsMissing:
-            raise  # ours to mend; no node will ever answer us without them
+            raise  # a fault of this installation: without definitions no probe can succeed
         except (OSError, PenstockError) as error:
             await self.close()
-            return Answer(ready=False, reason=str(error))
+            return ProbeResult(ready=False, reason=str(error))
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -71,18 +71,15 @@ class Prober:
         spec = self.node.spec
         return await Connection.open(spec.host, spec.ports[spec.probe_listener], security_of(self.node))
 
-    async def _wrong(self, connection: Connection) -> str:
-        """What is wrong with the answers; empty when nothing is."""
+    async def _problem(self, connection: Connection) -> str:
+        """Why the node is not ready; empty if it is."""
         spec, kafka_id = self.node.spec, self.node.cluster.kafka_id
-        asked = {
-            "ResourceType": _BROKER_RESOURCE,
-            "ResourceName": str(spec.id),
-            "ConfigurationKeys": ["node.id"],
-        }
-        configs = await connection.call("DescribeConfigs", {"Resources": [asked]})
+        resource = {"ResourceType": _BROKER_RESOURCE, "ResourceName": str(spec.id)}
+        resources = [{**resource, "ConfigurationKeys": ["node.id"]}]
+        configs = await connection.call("DescribeConfigs", {"Resources": resources})
         (result,) = configs["Results"]
         if result["ErrorCode"]:
-            return f"node {spec.id} was asked, another one answered: {result['ErrorMessage']}"
+            return f"another node than {spec.id} responded: {result['ErrorMessage']}"
         endpoints = _CONTROLLER_ENDPOINTS if spec.role is Role.CONTROLLER else _BROKER_ENDPOINTS
         cluster = await connection.call("DescribeCluster", {"EndpointType": endpoints})
         if cluster["ClusterId"] != kafka_id:
@@ -93,25 +90,25 @@ class Prober:
 
 
 def security_of(node: Node) -> Security:
-    """How the platform logs in at a node: SCRAM, but PLAIN where only PLAIN can be."""
+    """How the platform logs in to a node: SCRAM, or PLAIN on a controller listener."""
     mechanism = Mechanism.PLAIN if node.spec.role is Role.CONTROLLER else Mechanism.SCRAM_SHA_512
     login = Login(PLATFORM_USER, node.access.credentials.platform, mechanism)
-    return Security(login, tls_trusting(node.access.ca) if node.cluster.spec.tls else None)
+    return Security(login, tls_context(node.access.ca) if node.cluster.spec.tls else None)
 
 
 async def wait_until_ready(
     nodes: Sequence[Node],
     *,
     seconds: float = READY_SECONDS_MAX,
-    told: Callable[[Node], None] = lambda node: None,
+    on_ready: Callable[[Node], None] = lambda node: None,
 ) -> None:
-    """Return when all of them answer; raise as soon as one of them has died."""
+    """Return when all nodes are ready; raise as soon as one has died."""
     probers = [Prober(node) for node in nodes]
-    waiting = {prober.node.full_name: "not asked yet" for prober in probers}
+    waiting = {prober.node.full_name: "not probed yet" for prober in probers}
     try:
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
             for prober in probers:
-                group.create_task(_wait(prober, waiting, told))
+                group.create_task(_wait(prober, waiting, on_ready))
     except TimeoutError as error:
         reason = "; ".join(f"{name}: {why}" for name, why in waiting.items())
         raise NotReady(nodes=", ".join(waiting), seconds=seconds, reason=reason) from error
@@ -119,24 +116,22 @@ async def wait_until_ready(
         raise failed.exceptions[0] from None
 
 
-async def _wait(prober: Prober, waiting: dict[str, str], told: Callable[[Node], None]) -> None:
+async def _wait(prober: Prober, waiting: dict[str, str], on_ready: Callable[[Node], None]) -> None:
     node = prober.node
-    born = time.monotonic()
+    started = time.monotonic()
     try:
         while True:
-            answer = await prober.ask()
-            if answer.ready:
+            result = await prober.probe()
+            if result.ready:
                 del waiting[node.full_name]
-                told(node)
+                on_ready(node)
                 return
-            waiting[node.full_name] = answer.reason
+            waiting[node.full_name] = result.reason
             outcome = node.last_exit()
-            if outcome is not None or (
-                node.running() is None and time.monotonic() - born > PROBE_SECONDS_MAX
-            ):
-                raise NodeFailed(
-                    node=node.name, outcome=_described(outcome), words=node.last_words() or "none"
-                )
+            gone = node.running() is None and time.monotonic() - started > PROBE_SECONDS_MAX
+            if outcome is not None or gone:
+                last_error = node.last_error() or "none"
+                raise NodeFailed(node=node.name, outcome=_described(outcome), last_error=last_error)
             await asyncio.sleep(PROBE_SECONDS_BETWEEN)
     finally:
         await prober.close()
@@ -144,5 +139,5 @@ async def _wait(prober: Prober, waiting: dict[str, str], told: Callable[[Node], 
 
 def _described(outcome: int | None) -> str:
     if outcome is None:
-        return "no trace"
-    return f"exit code {outcome}" if outcome >= 0 else f"signal {-outcome}"
+        return "an unknown exit code"
+    return f"code {outcome}" if outcome >= 0 else f"signal {-outcome}"

@@ -1,8 +1,7 @@
-"""What a fleet is made of, as values.
+"""A fleet as values: clusters, nodes, listeners and ports.
 
-A fleet file says it briefly (`brokers: 3`), `parse.py` expands that into nodes with every port,
-zone and heap named, and everything after works on these values. A port of 0 means: choose a free
-one at the first start and keep it.
+`spec_file` expands a short fleet file (`brokers: 3`) into these values, with every port, zone and heap
+explicit. Port 0 means that a free port is chosen at the first start and kept.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.model.ids import Zone
+from penstock.model.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ ZONES_DEFAULT = (Zone("a"), Zone("b"), Zone("c"))
 PORT_FIRST_DEFAULT = 19090
 HEAP_MB_DEFAULT = 384
 HEAP_MB_MIN = 160
-NODES_MAX = 200  # one cluster on one machine; more is a typing error
+NODES_MAX = 200  # per cluster on one machine; more is a typo
 
 
 class Role(StrEnum):
@@ -34,16 +34,16 @@ class Role(StrEnum):
 
 
 class Listener(StrEnum):
-    """Who talks to a node where. `metrics` is plain HTTP, the others speak Kafka."""
+    """The listeners of a node. `metrics` is plain HTTP, the others speak Kafka."""
 
-    INTERNAL = "internal"  # brokers among themselves, and the platform's own calls
-    GATEWAY = "gateway"  # gateways, logged in as their tenants' users
+    INTERNAL = "internal"  # between brokers, and for the platform's calls
+    GATEWAY = "gateway"  # for gateways, logged in as tenants' users
     CONTROLLER = "controller"  # the KRaft quorum
     METRICS = "metrics"
 
 
 class Jit(StrEnum):
-    """`quick` starts fast and stays small; `full` lets the JVM reach its peak speed."""
+    """`quick` starts fast and uses less memory; `full` reaches the JVM's peak speed."""
 
     QUICK = "quick"
     FULL = "full"
@@ -82,13 +82,13 @@ class NodeSpec:
         return self.role is not Role.BROKER
 
     def address(self, listener: Listener) -> str:
-        """Where others reach it."""
+        """The address that others use."""
         port = self.advertised.get(listener, self.ports[listener])
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     @property
     def probe_listener(self) -> Listener:
-        """The listener on which the platform asks this node how it is."""
+        """The listener that the platform probes."""
         return Listener.CONTROLLER if self.role is Role.CONTROLLER else Listener.INTERNAL
 
 
@@ -118,12 +118,12 @@ class ClusterSpec:
 
     @property
     def shape(self) -> str:
-        """In words, for people: `1 controller + 3 brokers in zones a, b, c`."""
+        """For display: `1 controller + 3 brokers in zones a, b, c`."""
         zones = f"zone{'s' if len(self.zones) > 1 else ''} {', '.join(self.zones)}"
         if any(node.role is Role.COMBINED for node in self.nodes):
-            return f"{_counted(len(self.nodes), 'combined node')} in {zones}"
+            return f"{counted(len(self.nodes), 'combined node')} in {zones}"
         controllers, brokers = len(self.controllers), len(self.brokers)
-        return f"{_counted(controllers, 'controller')} + {_counted(brokers, 'broker')} in {zones}"
+        return f"{counted(controllers, 'controller')} + {counted(brokers, 'broker')} in {zones}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

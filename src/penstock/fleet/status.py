@@ -1,13 +1,12 @@
-"""What the fleet is doing now, as seen from outside: processes looked at, nodes asked.
+"""The state of the fleet, observed from outside: by its processes and by probing its nodes.
 
-The supervisor's word is taken for what cannot be seen: how often it restarted a node, and whether
-a silent process is one that is still starting or one that stopped answering.
+Two things cannot be observed and come from the supervisor's record: how often it restarted a node, and
+whether a process that does not respond is still starting or has become unresponsive.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from penstock.fleet.identity import read_identity
+from penstock.fleet.node_watch import START_SECONDS_MAX, NodeState
 from penstock.fleet.readiness import Prober
 from penstock.fleet.spec import Listener
 from penstock.fleet.supervisor import supervisor_of
-from penstock.fleet.watch import START_SECONDS_MAX, NodeState
+from penstock.process_identity import read_record
 
 if TYPE_CHECKING:
-    from penstock.fleet.identity import Identity
     from penstock.fleet.layout import Layout
-    from penstock.fleet.local import LocalFleet
+    from penstock.fleet.local_fleet import LocalFleet
     from penstock.fleet.node import Node
+    from penstock.process_identity import Identity
 
 
 class FleetState(StrEnum):
@@ -67,8 +66,10 @@ class FleetStatus:
 
 async def fleet_status(fleet: LocalFleet) -> FleetStatus:
     supervisor = supervisor_of(fleet.layout)
-    said = _published(fleet.layout, supervisor)
-    nodes = await asyncio.gather(*(_node_status(node, said.get(node.full_name, {})) for node in fleet.nodes))
+    published = _published(fleet.layout, supervisor)
+    nodes = await asyncio.gather(
+        *(_node_status(node, published.get(node.full_name, {})) for node in fleet.nodes)
+    )
     return FleetStatus(
         home=str(fleet.layout.home),
         supervisor=supervisor.pid if supervisor else None,
@@ -85,24 +86,24 @@ async def fleet_status(fleet: LocalFleet) -> FleetStatus:
     )
 
 
-async def _node_status(node: Node, said: dict[str, Any]) -> NodeStatus:
+async def _node_status(node: Node, published: dict[str, Any]) -> NodeStatus:
     identity = node.running()
     state, reason, uptime, memory = NodeState.STOPPED, "", None, None
     if identity is not None:
         prober = Prober(node)
         try:
-            answer = await prober.ask()
+            probe = await prober.probe()
         finally:
             await prober.close()
-        reason = answer.reason
+        reason = probe.reason
         uptime, memory = _measured(identity.pid)
-        state = NodeState.READY if answer.ready else _silent(said, uptime or 0.0)
-        if not identity.is_alive():  # it ended while it was asked
+        state = NodeState.READY if probe.ready else _state_of_unresponsive(published, uptime or 0.0)
+        if not identity.is_alive():  # it ended while it was probed
             identity, uptime, memory = None, None, None
     if identity is None:
-        waiting = said.get("state") not in (None, NodeState.STOPPING)
+        waiting = published.get("state") not in (None, NodeState.STOPPING)
         state = NodeState.RESTARTING if waiting else NodeState.STOPPED
-        reason = _why_restarting(said) if waiting else ""
+        reason = _why_restarting(published) if waiting else ""
     return NodeStatus(
         cluster=node.cluster.spec.name,
         node=node.name,
@@ -114,39 +115,37 @@ async def _node_status(node: Node, said: dict[str, Any]) -> NodeStatus:
         pid=identity.pid if identity else None,
         uptime_seconds=uptime,
         memory_mb=memory,
-        restarts=int(said.get("restarts", 0)),
+        restarts=int(published.get("restarts", 0)),
         reason=reason,
     )
 
 
-def _why_restarting(said: dict[str, Any]) -> str:
-    words = said.get("last_words")
-    return "it ended; the supervisor starts it again" + (f"; its last words: {words}" if words else "")
+def _why_restarting(published: dict[str, Any]) -> str:
+    error = published.get("last_error")
+    return "it exited; the supervisor restarts it" + (f"; its last error: {error}" if error else "")
 
 
 def _measured(pid: int) -> tuple[float | None, float | None]:
-    """For how long it runs, in seconds, and its resident memory, in MB."""
+    """Its uptime in seconds and its resident memory in MB."""
     try:
         process = psutil.Process(pid)
         return max(0.0, time.time() - process.create_time()), process.memory_info().rss / 1e6
-    except psutil.Error:  # gone, or a system that does not tell
+    except psutil.Error:  # it ended, or the system does not report it
         return None, None
 
 
-def _silent(said: dict[str, Any], age: float) -> NodeState:
-    if said.get("state") == NodeState.STOPPING:
+def _state_of_unresponsive(published: dict[str, Any], age: float) -> NodeState:
+    if published.get("state") == NodeState.STOPPING:
         return NodeState.STOPPING
-    if said.get("state") in (NodeState.READY, NodeState.UNRESPONSIVE):
+    if published.get("state") in (NodeState.READY, NodeState.UNRESPONSIVE):
         return NodeState.UNRESPONSIVE
     return NodeState.STARTING if age < START_SECONDS_MAX else NodeState.UNRESPONSIVE
 
 
 def _published(layout: Layout, supervisor: Identity | None) -> dict[str, dict[str, Any]]:
-    """What the supervisor says of its nodes; nothing when none lives to say it."""
-    if supervisor is None or read_identity(layout.supervisor_record) != supervisor:
+    """The supervisor's record of its nodes; empty if no supervisor is running."""
+    record = read_record(layout.supervisor_record)
+    if supervisor is None or record is None or record[0] != supervisor:
         return {}
-    try:
-        nodes: dict[str, dict[str, Any]] = json.loads(layout.supervisor_record.read_text())["nodes"]
-    except (FileNotFoundError, ValueError, KeyError):
-        return {}
+    nodes: dict[str, dict[str, Any]] = record[1].get("nodes", {})
     return nodes

@@ -1,8 +1,8 @@
-"""Who may connect, decided before a byte is read: counts and rates, with the time passed in.
+"""Whether a client may connect, decided before a byte is read: counts and rates, with the time passed in.
 
-`Doorkeeper` is asked on every accept (before TLS), after every failed login and after every
-successful one. Each refusal has a reason, which is also the label of the metric that counts it.
-Memory is bounded (`tally`): addresses that have no connection are forgotten when there is no room.
+`Admission` is consulted on every accept (before TLS), after every failed login and after every successful
+one. Each denial has a reason, which is also the label of the metric that counts it. Memory is bounded
+(`shared_counters`): addresses without a connection are forgotten when there is no room.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.gateway.tally import HALF_OPEN, OPEN, Tally
+from penstock.gateway.shared_counters import HALF_OPEN, OPEN, SharedCounters
 
 if TYPE_CHECKING:
     from penstock.gateway.config import Tenant
     from penstock.gateway.settings import Bounds
 
-BURST_SECONDS: Final = 5.0  # so much of a rate may come at once: clients start in bursts
+BURST_SECONDS: Final = 5.0  # a burst of this much of a rate is allowed: clients start in bursts
 SOON_SECONDS: Final = 1e-6  # what floating-point numbers may be off by
 
 
@@ -29,9 +29,9 @@ class Denial(StrEnum):
     NETWORK_RULE = "network_rule"
     TENANT_FULL = "tenant_full"
     TENANT_RATE = "tenant_rate"
-    BROKER_RATE = "broker_rate"  # more logins than the broker can bear, of all tenants together
+    BROKER_RATE = "broker_rate"  # more logins than the broker can take, all tenants together
     BAD_CREDENTIALS = "bad_credentials"
-    WRONG_HOST = "wrong_host"  # the SNI name belongs to another tenant
+    WRONG_HOST = "wrong_host"  # the SNI host name belongs to another tenant
     HANDSHAKE_SLOW = "handshake_slow"
     IDLE = "idle"
     MALFORMED = "malformed"
@@ -39,54 +39,54 @@ class Denial(StrEnum):
     API_REFUSED = "api_refused"
     NAME_REFUSED = "name_refused"
     KEY_REVOKED = "key_revoked"
-    UPSTREAM = "upstream"  # the broker could not be reached, or answered what cannot be passed on
+    UPSTREAM = "upstream"  # the broker cannot be reached, or its response cannot be passed on
 
 
-class Doorkeeper:
-    """Holds for all workers of a gateway: each asks its own, which adds up what all of them count."""
+class Admission:
+    """Limits shared by all workers of a gateway: each worker has an instance over the shared counters."""
 
-    def __init__(self, bounds: Bounds, tally: Tally | None = None) -> None:
+    def __init__(self, bounds: Bounds, counters: SharedCounters | None = None) -> None:
         self.bounds = bounds
-        self.tally = tally or Tally()
+        self.counters = counters or SharedCounters()
 
     @property
     def open(self) -> int:
-        return self.tally.total(OPEN)
+        return self.counters.total(OPEN)
 
     @property
     def half_open(self) -> int:
-        return self.tally.total(HALF_OPEN)
+        return self.counters.total(HALF_OPEN)
 
     @property
-    def crowded(self) -> bool:
-        """Of the places for those who have not logged in yet, half are taken."""
+    def half_open_crowded(self) -> bool:
+        """Whether half of the half-open connections allowed are taken."""
         return 2 * self.half_open > self.bounds.half_open_max
 
     def connections_from(self, address: str) -> int:
-        return self.tally.connections(self._address(address))
+        return self.counters.connections(self._address(address))
 
-    def knock(self, address: str, now: float) -> Denial | None:
-        """A connection wants in. None if it may; then `left` is called when it ends."""
+    def admit_connection(self, address: str, now: float) -> Denial | None:
+        """Count a new connection, or return why it is denied. Call `release` when it ends."""
         key = self._address(address)
-        mine, row = self.tally.mine, self.tally.row(key)
+        own, row = self.counters.own, self.counters.row(key)
         if row is None:
             return Denial.GATEWAY_FULL
-        mine.totals[OPEN] += 1
-        mine.totals[HALF_OPEN] += 1
-        mine.connections[row] += 1
-        denial = self._turned_away(key, row, now)
+        own.totals[OPEN] += 1
+        own.totals[HALF_OPEN] += 1
+        own.connections[row] += 1
+        denial = self._denial(key, row, now)
         if denial is not None:
-            self.left(address, None)
+            self.release(address, None)
         return denial
 
-    def _turned_away(self, key: int, row: int, now: float) -> Denial | None:
-        """Why one that is counted already has to go again."""
+    def _denial(self, key: int, row: int, now: float) -> Denial | None:
+        """Why a connection that has been counted must be closed again."""
         bounds = self.bounds
         if self.open > bounds.connections_max:
             return Denial.GATEWAY_FULL
         if self.half_open > bounds.half_open_max:
             return Denial.HALF_OPEN
-        if self.tally.connections(key) > bounds.connections_per_address_max:
+        if self.counters.connections(key) > bounds.connections_per_address_max:
             return Denial.ADDRESS_FULL
         if self._locked_out(key, now):
             return Denial.FAILED_LOGINS
@@ -94,72 +94,69 @@ class Doorkeeper:
             return Denial.ADDRESS_RATE
         return None
 
-    def locked_out(self, address: str, now: float) -> bool:
-        return self._locked_out(self._address(address), now)
-
     def _locked_out(self, key: int, now: float) -> bool:
-        failed = self.tally.failures(key, self._failures_since(now))
+        failed = self.counters.failures(key, self._failures_since(now))
         return failed >= self.bounds.failed_logins_per_address
 
     def failed(self, address: str, now: float) -> None:
-        """A login from there was wrong. Whoever tried has a connection, so there is a row."""
-        row = self.tally.row(self._address(address))
+        """Count a failed login. Its connection is open, so the address has a row."""
+        row = self.counters.row(self._address(address))
         if row is not None:
-            self.tally.fail(row, _milliseconds(now), self._failures_since(now))
+            self.counters.fail(row, _milliseconds(now), self._failures_since(now))
 
-    def enter(self, tenant: Tenant, address: str, now: float) -> Denial | None:
-        """A login was right; may this tenant have one more connection, from there? Counted if so."""
+    def admit_login(self, tenant: Tenant, address: str, now: float) -> Denial | None:
+        """Count a successful login as one of the tenant's connections, or return why it is denied."""
         if not tenant.network.admit(address):
             return Denial.NETWORK_RULE
         key = self._tenant(tenant.id)
-        mine, row = self.tally.mine, self.tally.row(key)
+        own, row = self.counters.own, self.counters.row(key)
         if row is None:
             return Denial.GATEWAY_FULL
-        mine.connections[row] += 1
+        own.connections[row] += 1
         denial = None
-        if self.tally.connections(key) > tenant.limits.connections_max:
+        if self.counters.connections(key) > tenant.limits.connections_max:
             denial = Denial.TENANT_FULL
         elif not self._take(key, row, tenant.limits.connection_attempts_per_second, now):
             denial = Denial.TENANT_RATE
         if denial is not None:
-            mine.connections[row] -= 1
+            own.connections[row] -= 1
             return denial
-        mine.totals[HALF_OPEN] -= 1
+        own.totals[HALF_OPEN] -= 1
         return None
 
-    def left(self, address: str, tenant: str | None) -> None:
-        """A connection ended; `tenant` if it had entered."""
-        mine = self.tally.mine
-        mine.totals[OPEN] -= 1
-        self._less(self._address(address))
+    def release(self, address: str, tenant: str | None) -> None:
+        """Count a connection as closed; `tenant` if it had logged in."""
+        own = self.counters.own
+        own.totals[OPEN] -= 1
+        self._decrement(self._address(address))
         if tenant is None:
-            mine.totals[HALF_OPEN] -= 1
+            own.totals[HALF_OPEN] -= 1
         else:
-            self._less(self._tenant(tenant))
+            self._decrement(self._tenant(tenant))
 
-    def _less(self, key: int) -> None:
-        row = self.tally.mine.find(key)
+    def _decrement(self, key: int) -> None:
+        row = self.counters.own.find(key)
         assert row is not None, "a row that counts connections stays"
-        self.tally.mine.connections[row] -= 1
+        self.counters.own.connections[row] -= 1
 
     def _take(self, key: int, row: int, rate: float, now: float) -> bool:
-        """One of what comes back at `rate` a second, up to a burst; told by when all of it will be back."""
+        """Take one token of a bucket that refills at `rate`; its state is the time at which it is full."""
         burst_seconds = max(1.0 / rate, BURST_SECONDS)
-        full_at = min(self.tally.full_at(key), now + burst_seconds)  # the rate may have been lower before
+        full_at = min(self.counters.full_at(key), now + burst_seconds)  # the rate may have been lower before
         full_at = max(full_at, now) + 1.0 / rate
         if full_at - now > burst_seconds + SOON_SECONDS:
             return False
-        self.tally.mine.full_at[row] = full_at
+        self.counters.own.full_at[row] = full_at
         return True
 
     def _failures_since(self, now: float) -> int:
         return _milliseconds(now - self.bounds.failed_logins_seconds)
 
     def _address(self, address: str) -> int:
-        return self.tally.key(f"address {address}")
+        return self.counters.key(f"address {address}")
 
     def _tenant(self, tenant: str) -> int:
-        return self.tally.key(f"tenant {tenant}")
+        return self.counters.key(f"tenant {tenant}")
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,10 +1,10 @@
-"""What the gateway does with each API in each version: the table, as data.
+"""What the gateway does with each API in each version: one table, as data.
 
-The hand-written part says which APIs are served and how; the rest follows from the plans: an API
-whose messages carry no name passes, one that has names is rewritten. An API that is not named here
-is refused: a new one in a new Kafka stays shut until somebody has looked at it.
+The lists below state which APIs are served and how. The rest follows from the plans: an API whose messages
+carry no name passes unchanged, one that carries names is rewritten. An API not listed here is refused, so a
+new API of a new Kafka version stays closed until it has been reviewed.
 
-`docs/gateway-apis.md` is made from this by `python -m tools.gateway_apis`.
+`docs/gateway-apis.md` is generated from this by `python -m tools.reference`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from penstock.wire.codes import Code
 from penstock.wire.definitions import Versions, load
+from penstock.wire.error_codes import Code
+from penstock.wire.field_rules import Kind
 from penstock.wire.plans import Direction, plan
-from penstock.wire.rules import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,41 +27,23 @@ if TYPE_CHECKING:
 
 class Treatment(StrEnum):
     SPLICED = "spliced"  # names are changed in passing
-    REBUILT = "rebuilt"  # parsed, judged, and built anew
-    ERRAND = "errand"  # done by the platform, from parsed values
-    HERE = "answered here"
-    DENIED = "denied"  # offered, and refused with Kafka's own error
-    REFUSED = "refused"  # not even offered
+    REBUILT = "rebuilt"  # parsed, checked and encoded again
+    PLATFORM = "platform"  # executed by the platform, from parsed values
+    LOCAL = "local"
+    DENIED = "denied"  # listed in ApiVersions, and refused with Kafka's own error
+    REFUSED = "refused"  # not listed in ApiVersions
 
 
 class Verdict(StrEnum):
     PASSED = "passed"
     REWRITTEN = "rewritten"
-    ERRAND = "done by the platform"
-    ANSWERED = "answered here"
+    PLATFORM = "executed by the platform"
+    LOCAL = "answered by the gateway"
     REFUSED = "refused"
 
 
-# Kinds of names that are changed towards the broker, and towards the client.
-OUTWARD_KINDS: Final = frozenset(
-    (
-        Kind.TOPIC,
-        Kind.TOPIC_ID,
-        Kind.GROUP,
-        Kind.TRANSACTIONAL_ID,
-        Kind.COORDINATOR_KEY,
-        Kind.CONFIG_RESOURCE,
-        Kind.CONFIG_NAME,
-        Kind.SUBSCRIPTION,
-        Kind.ASSIGNMENT,
-        Kind.SESSION,
-        Kind.SESSION_EPOCH,
-        Kind.REPLICA_ID,
-        Kind.TOPIC_REGEX,
-        Kind.TRANSACTIONAL_ID_REGEX,
-    )
-)
-INWARD_KINDS: Final = frozenset(
+# Kinds of names that change on the way to the broker, and to the client.
+_RENAMED_KINDS: Final = frozenset(
     (
         Kind.TOPIC,
         Kind.TOPIC_ID,
@@ -72,108 +54,69 @@ INWARD_KINDS: Final = frozenset(
         Kind.SUBSCRIPTION,
         Kind.ASSIGNMENT,
         Kind.SESSION,
-        Kind.ENDPOINT,
-        Kind.CLUSTER_ID,
-        Kind.TEXT,
-        Kind.CLIENT_HOST,
         Kind.TOPIC_REGEX,
     )
 )
-# A coordinator gives a group the topics it has subscribed to, by id, whether this gateway has heard of
-# them or not: a member that got another id in the place of one would wait for that topic for ever.
+OUTWARD_KINDS: Final = _RENAMED_KINDS | {
+    Kind.CONFIG_NAME, Kind.SESSION_EPOCH, Kind.REPLICA_ID, Kind.TRANSACTIONAL_ID_REGEX
+}  # fmt: skip
+INWARD_KINDS: Final = _RENAMED_KINDS | {Kind.ENDPOINT, Kind.CLUSTER_ID, Kind.TEXT, Kind.CLIENT_HOST}
+# A coordinator assigns the group's subscribed topics by id, whether or not this gateway has seen the ids. A
+# member that received a masked id would wait for that topic forever.
 UNMASKED: Final = frozenset(("ConsumerGroupHeartbeat", "ShareGroupHeartbeat"))
-# A tenant that lives on some of the brokers is shown those: then ids of brokers matter as well.
+# A tenant limited to some brokers is shown only those, so broker ids matter as well.
 RESTRICTED_KINDS: Final = frozenset((Kind.BROKER_ID,))
 
-_SPLICED: Final = (
-    "Produce",
-    "Fetch",
-    "ListOffsets",
-    "OffsetCommit",
-    "OffsetFetch",
-    "FindCoordinator",
-    "JoinGroup",
-    "Heartbeat",
-    "LeaveGroup",
-    "SyncGroup",
-    "DescribeGroups",
-    "ListGroups",
-    "DeleteTopics",
-    "DeleteRecords",
-    "InitProducerId",
-    "OffsetForLeaderEpoch",
-    "AddPartitionsToTxn",
-    "AddOffsetsToTxn",
-    "EndTxn",
-    "TxnOffsetCommit",
-    "AlterConfigs",
-    "IncrementalAlterConfigs",
-    "DeleteGroups",
-    "OffsetDelete",
-    "DescribeTopicPartitions",
-    # KIP-848
-    "ConsumerGroupHeartbeat",
-    "ConsumerGroupDescribe",
-    # KIP-932
-    "ShareGroupHeartbeat",
-    "ShareGroupDescribe",
-    "DescribeShareGroupOffsets",
-    "AlterShareGroupOffsets",
-    "DeleteShareGroupOffsets",
-    # KIP-664
-    "ListTransactions",
-    "DescribeTransactions",
-    "DescribeProducers",
-)
-_REBUILT: Final = (
-    "Metadata",
-    "CreateTopics",
-    "CreatePartitions",
-    "DescribeCluster",
-    "DescribeConfigs",
-    "ShareFetch",
-    "ShareAcknowledge",
-)
-_ERRANDS: Final = (
-    "DescribeAcls",
-    "CreateAcls",
-    "DeleteAcls",
-    "DescribeLogDirs",
-    "ListConfigResources",
-    "DescribeClientQuotas",
-)
-_HERE: Final = (
-    "SaslHandshake",
-    "ApiVersions",
-    "SaslAuthenticate",
-    "DescribeUserScramCredentials",
-    # KIP-714
-    "GetTelemetrySubscriptions",
-    "PushTelemetry",
-)
-
-# Versions that are not served although the definitions have them.
-_NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
-    "SaslHandshake": (Versions(1, 1), "before version 1 the login travels outside of Kafka's frames"),
-    "AddPartitionsToTxn": (Versions(0, 3), "from version 4 on it is a call between brokers"),
+_APIS: Final[Mapping[Treatment, str]] = {
+    Treatment.SPLICED: """
+        Produce Fetch ListOffsets OffsetForLeaderEpoch DeleteRecords DeleteTopics DescribeTopicPartitions
+        AlterConfigs IncrementalAlterConfigs
+        FindCoordinator JoinGroup Heartbeat LeaveGroup SyncGroup OffsetCommit OffsetFetch OffsetDelete
+        DescribeGroups ListGroups DeleteGroups ConsumerGroupHeartbeat ConsumerGroupDescribe
+        ShareGroupHeartbeat ShareGroupDescribe
+        DescribeShareGroupOffsets AlterShareGroupOffsets DeleteShareGroupOffsets
+        InitProducerId AddPartitionsToTxn AddOffsetsToTxn EndTxn TxnOffsetCommit
+        ListTransactions DescribeTransactions DescribeProducers
+    """,
+    Treatment.REBUILT: """
+        Metadata CreateTopics CreatePartitions DescribeCluster DescribeConfigs ShareFetch ShareAcknowledge
+    """,
+    Treatment.PLATFORM: """
+        DescribeAcls CreateAcls DeleteAcls DescribeLogDirs ListConfigResources DescribeClientQuotas
+    """,
+    Treatment.LOCAL: """
+        SaslHandshake ApiVersions SaslAuthenticate DescribeUserScramCredentials
+        GetTelemetrySubscriptions PushTelemetry
+    """,
 }
 
-_BROKERS: Final = "a call between brokers and controllers"
-_OPERATOR: Final = "for operators of the physical cluster"
-UNSEEN: Final = "nobody has looked at it yet"
-_REASONS: Final[Mapping[str, str]] = {
+# Versions that are not served although Kafka defines them.
+_NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
+    "SaslHandshake": (Versions(1, 1), "version 0 sends the login outside Kafka's frames"),
+    "AddPartitionsToTxn": (Versions(0, 3), "from version 4 on it is sent between brokers"),
+}
+
+_TOKENS: Final = ("API keys replace delegation tokens", Code.DELEGATION_TOKEN_AUTH_DISABLED)
+_OPERATOR: Final = ("for operators of the physical cluster", Code.CLUSTER_AUTHORIZATION_FAILED)
+_PLACEMENT: Final = ("the platform places partitions", Code.CLUSTER_AUTHORIZATION_FAILED)
+_BROKERS: Final = ("sent between brokers and controllers", None)
+UNREVIEWED: Final = "not reviewed yet"
+# Why an API is refused, and the error Kafka itself returns without the right, or where the feature is
+# disabled. APIs with an error are listed in ApiVersions, so clients report this very error; the others look
+# like an older broker.
+_REFUSED: Final[Mapping[str, tuple[str, Code | None]]] = {
     "WriteTxnMarkers": _BROKERS,
     "AlterReplicaLogDirs": _OPERATOR,
-    "CreateDelegationToken": "API keys take the place of delegation tokens",
-    "RenewDelegationToken": "API keys take the place of delegation tokens",
-    "ExpireDelegationToken": "API keys take the place of delegation tokens",
-    "DescribeDelegationToken": "API keys take the place of delegation tokens",
+    "CreateDelegationToken": _TOKENS,
+    "RenewDelegationToken": _TOKENS,
+    "ExpireDelegationToken": _TOKENS,
+    "DescribeDelegationToken": _TOKENS,
     "ElectLeaders": _OPERATOR,
-    "AlterPartitionReassignments": "the platform places partitions",
-    "ListPartitionReassignments": "the platform places partitions",
-    "AlterClientQuotas": "the platform sets quotas",
-    "AlterUserScramCredentials": "API keys take the place of SCRAM users",
-    "DescribeQuorum": "shows the controllers' addresses",
+    "AlterPartitionReassignments": _PLACEMENT,
+    "ListPartitionReassignments": _PLACEMENT,
+    "AlterClientQuotas": ("the platform sets quotas", Code.CLUSTER_AUTHORIZATION_FAILED),
+    "AlterUserScramCredentials": ("API keys replace SCRAM users", Code.CLUSTER_AUTHORIZATION_FAILED),
+    "DescribeQuorum": ("it exposes the controllers' addresses", Code.CLUSTER_AUTHORIZATION_FAILED),
     "UpdateFeatures": _OPERATOR,
     "UnregisterBroker": _OPERATOR,
     "InitializeShareGroupState": _BROKERS,
@@ -181,29 +124,14 @@ _REASONS: Final[Mapping[str, str]] = {
     "WriteShareGroupState": _BROKERS,
     "DeleteShareGroupState": _BROKERS,
     "ReadShareGroupStateSummary": _BROKERS,
-    "StreamsGroupHeartbeat": "the broker would create its internal topics past placement",
-    "StreamsGroupDescribe": "streams groups are refused",
+    "StreamsGroupHeartbeat": ("the broker would create internal topics without placement", None),
+    "StreamsGroupDescribe": ("streams groups are refused", None),
     "AddRaftVoter": _OPERATOR,
     "RemoveRaftVoter": _OPERATOR,
 }
-# What Kafka itself answers to somebody without the right, or where the thing is switched off. These are
-# offered, so that clients give their callers this very error; other refusals look like an older broker.
-DENIALS: Final[Mapping[str, Code]] = {
-    "AlterReplicaLogDirs": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "CreateDelegationToken": Code.DELEGATION_TOKEN_AUTH_DISABLED,
-    "RenewDelegationToken": Code.DELEGATION_TOKEN_AUTH_DISABLED,
-    "ExpireDelegationToken": Code.DELEGATION_TOKEN_AUTH_DISABLED,
-    "DescribeDelegationToken": Code.DELEGATION_TOKEN_AUTH_DISABLED,
-    "ElectLeaders": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "AlterPartitionReassignments": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "ListPartitionReassignments": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "AlterClientQuotas": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "AlterUserScramCredentials": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "DescribeQuorum": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "UpdateFeatures": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "UnregisterBroker": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "AddRaftVoter": Code.CLUSTER_AUTHORIZATION_FAILED,
-    "RemoveRaftVoter": Code.CLUSTER_AUTHORIZATION_FAILED,
+DENIALS: Final = {api: code for api, (_, code) in _REFUSED.items() if code is not None}
+_TREATMENTS: Final = dict.fromkeys(DENIALS, Treatment.DENIED) | {
+    api: treatment for treatment, apis in _APIS.items() for api in apis.split()
 }
 
 
@@ -214,22 +142,14 @@ class Row:
     version: int
     direction: Direction
     verdict: Verdict
-    why: str  # the kinds of name that are rewritten, or the reason of a refusal
+    why: str  # the kinds of name rewritten, or the reason for refusal
 
 
 def treatment(api: str, version: int) -> Treatment:
     narrowed = _NARROWED.get(api)
     if narrowed is not None and version not in narrowed[0]:
         return Treatment.REFUSED
-    if api in _SPLICED:
-        return Treatment.SPLICED
-    if api in _REBUILT:
-        return Treatment.REBUILT
-    if api in _ERRANDS:
-        return Treatment.ERRAND
-    if api in DENIALS:
-        return Treatment.DENIED
-    return Treatment.HERE if api in _HERE else Treatment.REFUSED
+    return _TREATMENTS.get(api, Treatment.REFUSED)
 
 
 def reason(api: str, version: int) -> str:
@@ -237,7 +157,7 @@ def reason(api: str, version: int) -> str:
     narrowed = _NARROWED.get(api)
     if narrowed is not None and version not in narrowed[0]:
         return narrowed[1]
-    return _REASONS.get(api, UNSEEN)
+    return _REFUSED[api][0] if api in _REFUSED else UNREVIEWED
 
 
 @cache
@@ -248,8 +168,8 @@ def served_versions(api: str) -> Versions | None:
     return Versions(served[0], served[-1]) if served else None
 
 
-def changed(api: str, direction: Direction) -> frozenset[Kind]:
-    """The kinds of name that change in this API's messages, where they have them."""
+def renamed_kinds(api: str, direction: Direction) -> frozenset[Kind]:
+    """The kinds of name that change in this API's messages."""
     kinds = OUTWARD_KINDS if direction is Direction.REQUEST else INWARD_KINDS
     return kinds - {Kind.TOPIC_ID} if api in UNMASKED else kinds
 
@@ -260,19 +180,19 @@ def verdict(api_key: int, api: str, version: int, direction: Direction) -> tuple
             return Verdict.REFUSED, reason(api, version)
         case Treatment.DENIED:
             return Verdict.REFUSED, f"{reason(api, version)}: {DENIALS[api].name}"
-        case Treatment.HERE:
-            return Verdict.ANSWERED, ""
-        case Treatment.ERRAND:
-            return Verdict.ERRAND, "from parsed values, for accounts with all rights"
+        case Treatment.LOCAL:
+            return Verdict.LOCAL, ""
+        case Treatment.PLATFORM:
+            return Verdict.PLATFORM, "from parsed values, for owner accounts"
         case Treatment.REBUILT | Treatment.SPLICED:
-            kinds = plan(api_key, version, direction).kinds & changed(api, direction)
+            kinds = plan(api_key, version, direction).kinds & renamed_kinds(api, direction)
             if not kinds:
                 return Verdict.PASSED, ""
             return Verdict.REWRITTEN, ", ".join(sorted(kinds)).replace("_", " ")
 
 
 def table(definitions: Definitions) -> Iterator[Row]:
-    """Every API that a broker serves to clients, version by version, requests first."""
+    """Every API that a broker serves to clients, by version, requests first."""
     for key, api in definitions.apis().items():
         if "broker" not in definitions.request(api).listeners:
             continue
@@ -281,27 +201,26 @@ def table(definitions: Definitions) -> Iterator[Row]:
                 yield Row(key, api, version, direction, *verdict(key, api, version, direction))
 
 
-# Older versions than are served, in the list all the same, and refused when somebody tries them.
-# librdkafka takes the absence of Produce 0 to 2 for the absence of compression (KAFKA-18659), and does
-# not log in at all where SaslHandshake 0 is missing, although it then uses 1 (librdkafka 4983). Brokers
-# list them, too.
+# Versions listed in ApiVersions although calls to them are refused. librdkafka takes a missing Produce 0 to 2
+# for missing compression (KAFKA-18659), and does not log in at all without SaslHandshake 0, although it then
+# uses 1 (librdkafka 4983). Brokers list them, too.
 _FIRST_REPORTED: Final = {"Produce": 0, "SaslHandshake": 0}
-
-
-# Brokers offer these only where somebody takes clients' metrics there; here the gateway does.
+# Brokers list these only with a metrics plugin; the gateway handles them itself.
 _OFFERED_ALONE: Final = ("GetTelemetrySubscriptions", "PushTelemetry")
 
 
 def offered(brokers: Mapping[str, Versions]) -> dict[str, Versions]:
-    """What ApiVersions answers: what the broker and this table both know, and what needs no broker."""
-    found = {api: versions for api in _OFFERED_ALONE if (versions := served_versions(api)) is not None}
-    for api, theirs in brokers.items():
-        ours = served_versions(api)
-        if ours is None:
+    """The versions for ApiVersions: what both the broker and this table know, and what needs no broker."""
+    offered_versions = {
+        api: versions for api in _OFFERED_ALONE if (versions := served_versions(api)) is not None
+    }
+    for api, broker_versions in brokers.items():
+        served = served_versions(api)
+        if served is None:
             continue
-        first, last = max(ours.first, theirs.first), min(ours.last, theirs.last)
+        first, last = max(served.first, broker_versions.first), min(served.last, broker_versions.last)
         if api in _FIRST_REPORTED:
-            first = min(first, max(_FIRST_REPORTED[api], theirs.first))
+            first = min(first, max(_FIRST_REPORTED[api], broker_versions.first))
         if first <= last:
-            found[api] = Versions(first, last)
-    return found
+            offered_versions[api] = Versions(first, last)
+    return offered_versions

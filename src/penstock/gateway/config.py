@@ -1,7 +1,7 @@
-"""What a gateway knows about its tenants: values, and what a change of them means for connections.
+"""What a gateway knows about its brokers and tenants: values, and which connections a change closes.
 
-A `GatewayConfig` is whole: whoever follows a file or a state topic hands over a new one, and
-`closed_by` says which connections may not live on. Secrets are never in it, only their hashes.
+A `GatewayConfig` is complete: every change produces a new one, and `revoked_connections` returns the
+connections it no longer admits. It holds hashes of secrets, never secrets.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ if TYPE_CHECKING:
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-API_KEY_LENGTH: Final = 16
-API_SECRET_LENGTH: Final = 64
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetrics:
-    """Where a broker's agent tells of it, and how many request handlers it has (`num.io.threads`)."""
+    """Where a broker's metrics are scraped, and its number of request handlers (`num.io.threads`)."""
 
     host: str
     port: int
@@ -45,20 +42,24 @@ class BrokerMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker of the physical cluster, and where this gateway offers it to tenants."""
+    """A broker of the physical cluster, and the port on which this gateway exposes it."""
 
     id: BrokerId
     zone: Zone
     host: str
     port: int
-    offered_port: int  # of the gateway: one for each broker; 0 takes a free one
-    limits: Mapping[Dimension, float] = field(default_factory=dict, hash=False)  # of all tenants, a second
+    listen_port: int  # of the gateway, one per broker; 0 takes a free one
+    limits: Mapping[Dimension, float] = field(default_factory=dict, hash=False)  # per second, all tenants
     metrics: BrokerMetrics | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRules:
-    """Which addresses may connect: none that is denied, and if any is allowed, only allowed ones."""
+    """Which addresses may connect: no denied one, and only allowed ones if any are allowed."""
 
     allowed: tuple[Network, ...] = ()
     denied: tuple[Network, ...] = ()
@@ -84,14 +85,14 @@ ANYWHERE: Final = NetworkRules()
 class TenantLimits:
     connections_max: int = 1000
     connection_attempts_per_second: float = 80.0
-    fetch_sessions_max: int = 200  # on each broker; more fetches than that go without a session
+    fetch_sessions_max: int = 200  # on each broker; further fetches go without a session
     partitions_max: int | None = None  # of all topics, before replication
-    request_bytes_max: int | None = None  # of one request; beyond, the connection is closed, as Kafka does
+    request_bytes_max: int | None = None  # of one request; a larger one closes the connection, as in Kafka
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """One of a tenant's. Without a role and rights it may log in, and nothing else."""
+    """A tenant's account. Without a role or rights it may log in and nothing else."""
 
     id: ServiceAccountId
     generation: int = 1  # of its password towards Kafka
@@ -113,18 +114,18 @@ class Tenant:
     id: LogicalClusterId
     accounts: Mapping[ServiceAccountId, ServiceAccount] = field(default_factory=dict)
     keys: tuple[ApiKey, ...] = ()
-    brokers: frozenset[BrokerId] = frozenset()  # where its topics may lie; empty means everywhere
+    brokers: frozenset[BrokerId] = frozenset()  # where its topics may be placed; empty means all
     network: NetworkRules = ANYWHERE
     limits: TenantLimits = TenantLimits()
-    quota: Mapping[Dimension, float] = field(default_factory=dict)  # a second, on this gateway
-    log_sample: float | None = None  # of its requests and connections; None is the gateway's own rate
+    quota: Mapping[Dimension, float] = field(default_factory=dict)  # per second, on this gateway
+    log_sample: float | None = None  # of its requests and connections; None takes the gateway's rate
 
     @cached_property
     def prefix(self) -> bytes:
         return tenant_prefix(self.id).encode()
 
     def user_of(self, account: ServiceAccountId) -> str:
-        """Its Kafka user. User and prefix come from one value, so they cannot drift apart."""
+        """The account's Kafka user, derived like the prefix from the tenant id, so both always agree."""
         return kafka_user(self.id, account)
 
 
@@ -147,15 +148,15 @@ class GatewayConfig:
         return {key.id: (tenant, key) for tenant in self.tenants for key in tenant.keys}
 
     def brokers_for(self, tenant: Tenant) -> tuple[Broker, ...]:
-        """The brokers a tenant's topics may lie on."""
+        """The brokers on which a tenant's topics may be placed."""
         if not tenant.brokers:
             return self.brokers
         return tuple(broker for broker in self.brokers if broker.id in tenant.brokers)
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Whose a connection is: what a new configuration is held against."""
+class Principal:
+    """The identity a connection logged in with, against which a new configuration is checked."""
 
     tenant: LogicalClusterId
     key: str
@@ -165,23 +166,23 @@ class Holder:
     address: str
 
 
-def may_stay(holder: Holder, config: GatewayConfig) -> bool:
-    """Would this connection be let in again, with what it knew when it logged in?"""
-    found = config.keys.get(holder.key)
-    if found is None:
+def still_admitted(principal: Principal, config: GatewayConfig) -> bool:
+    """Whether this connection could log in again with the credentials it used."""
+    entry = config.keys.get(principal.key)
+    if entry is None:
         return False
-    tenant, key = found
+    tenant, key = entry
     account = tenant.accounts.get(key.account)
-    same = tenant.id == holder.tenant and key.account == holder.account
+    same = tenant.id == principal.tenant and key.account == principal.account
     return (
         same
-        and key.secret_sha256 == holder.secret_sha256
+        and key.secret_sha256 == principal.secret_sha256
         and account is not None
-        and account.generation == holder.generation
-        and tenant.network.admit(holder.address)
+        and account.generation == principal.generation
+        and tenant.network.admit(principal.address)
     )
 
 
-def closed_by(config: GatewayConfig, holders: Mapping[int, Holder]) -> set[int]:
-    """Which of these connections a new configuration ends."""
-    return {number for number, holder in holders.items() if not may_stay(holder, config)}
+def revoked_connections(config: GatewayConfig, principals: Mapping[int, Principal]) -> set[int]:
+    """The connections that a new configuration no longer admits."""
+    return {number for number, principal in principals.items() if not still_admitted(principal, config)}

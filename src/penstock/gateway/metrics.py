@@ -1,6 +1,6 @@
-"""The gateway's figures for Prometheus, read when somebody asks: the data path does not know of them.
+"""The gateway's Prometheus metrics, read on scrape; the data path does not know of them.
 
-Labels are bounded: a tenant beyond the first `TENANTS_SHOWN_MAX` is counted under `other`.
+Labels are bounded: tenants beyond the first `TENANTS_SHOWN_MAX` are counted under `other`.
 """
 
 from __future__ import annotations
@@ -8,28 +8,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from penstock.gateway.admission import Denial
-from penstock.gateway.pressure import in_flight
-from penstock.model.keys import BROKER, METRIC_PREFIX, TENANT
+from penstock.gateway.pressure_reports import in_flight
+from penstock.model.key_names import BROKER, METRIC_PREFIX, TENANT
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator, Mapping
-    from wsgiref.simple_server import WSGIServer
 
     from prometheus_client import Metric
 
+    from penstock.gateway.broker_pressure import AutoTuner
     from penstock.gateway.calibration import Calibration
     from penstock.gateway.metering import Usage
     from penstock.gateway.server import Gateway
-    from penstock.gateway.tuned import Tuning
 
 TENANTS_SHOWN_MAX: Final = 2_000
 OTHERS: Final = "other"
-# Why somebody was held: it asked for more than is its own, or all together for more than a broker can do.
+# Why a tenant was throttled: it exceeded its quota, or all tenants together a broker's limit.
 OWN_QUOTA: Final = "own_quota"
 BROKER_PRESSURE: Final = "broker_pressure"
 REFUSED: Final[Mapping[str, str]] = {
@@ -39,10 +36,10 @@ REFUSED: Final[Mapping[str, str]] = {
 _AREA: Final = METRIC_PREFIX + "gateway_"
 
 _BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
-    ("received_bytes", "Bytes from clients, frames whole.", lambda usage: usage.bytes_in),
-    ("sent_bytes", "Bytes towards clients, as brokers sent them.", lambda usage: usage.bytes_out),
-    ("requests", "Requests, refused ones too.", lambda usage: usage.requests),
-    ("logins", "Right logins, admitted or not.", lambda usage: usage.attempts),
+    ("received_bytes", "Bytes received from clients, in whole frames.", lambda usage: usage.bytes_in),
+    ("sent_bytes", "Bytes sent to clients, as brokers sent them.", lambda usage: usage.bytes_out),
+    ("requests", "Requests, including refused ones.", lambda usage: usage.requests),
+    ("logins", "Successful logins, admitted or not.", lambda usage: usage.attempts),
     (
         "service_seconds",
         "Time brokers took, without long polls and acks=all waits.",
@@ -51,14 +48,14 @@ _BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
 )
 
 
-class Figures:
-    """A collector over a living gateway."""
+class GatewayMetrics:
+    """A collector over a running gateway."""
 
     def __init__(
-        self, gateway: Gateway, tuning: Tuning | None = None, calibration: Calibration | None = None
+        self, gateway: Gateway, tuner: AutoTuner | None = None, calibration: Calibration | None = None
     ) -> None:
         self.gateway = gateway
-        self.tuning = tuning
+        self.tuner = tuner
         self.calibration = calibration
 
     def collect(self) -> Iterator[Metric]:
@@ -66,52 +63,45 @@ class Figures:
         usages = list(gateway.usage.items())
         for name, text, value in _BY_TENANT:
             sums: defaultdict[str, float] = defaultdict(float)
-            for place, (tenant, usage) in enumerate(usages):
-                sums[tenant if place < TENANTS_SHOWN_MAX else OTHERS] += value(usage)
-            family = CounterMetricFamily(_AREA + name, text, labels=[TENANT])
+            for rank, (tenant, usage) in enumerate(usages):
+                sums[tenant if rank < TENANTS_SHOWN_MAX else OTHERS] += value(usage)
+            family = _counter(name, text, TENANT)
             for tenant_label, total in sums.items():
                 family.add_metric([tenant_label], total)
             yield family
         yield from self._limits()
         yield from self._tuned()
-        connections = GaugeMetricFamily(_AREA + "connections", "Open connections.", labels=["state"])
+        connections = _gauge("connections", "Open connections.", "state")
         states = Counter(session.life.state for session in list(gateway.sessions.values()))
         for state, count in states.items():
             connections.add_metric([state], count)
         yield connections
         yield from self._brokers()
-        denials = CounterMetricFamily(
-            _AREA + "denials", "Connections and requests refused.", labels=["reason"]
-        )
+        denials = _counter("denials", "Connections and requests refused.", "reason")
         for reason, count in gateway.denials.items():
             denials.add_metric([reason], count)
         yield denials
         yield from self._telemetry()
-        dropped = CounterMetricFamily(
-            _AREA + "log_lines_dropped", "Sampled lines beyond those a second may have.", labels=[TENANT]
+        dropped = _counter(
+            "log_lines_dropped", "Sampled log lines dropped beyond the limit a second.", TENANT
         )
-        for sampled in list(gateway.samples.tenants.values())[:TENANTS_SHOWN_MAX]:
+        for sampled in list(gateway.sampling.tenants.values())[:TENANTS_SHOWN_MAX]:
             dropped.add_metric([sampled.tenant], sampled.dropped)
         yield dropped
-        yield GaugeMetricFamily(_AREA + "tenants", "Tenants configured.", value=len(gateway.config.tenants))
-        yield CounterMetricFamily(
-            _AREA + "ack_ranges_dropped", "Evidence not kept for want of room.", value=gateway.acks.dropped
-        )
+        tenants = _gauge("tenants", "Tenants configured.")
+        tenants.add_metric([], len(gateway.config.tenants))
+        yield tenants
+        ranges_dropped = _counter("ack_ranges_dropped", "Acknowledged ranges dropped for lack of room.")
+        ranges_dropped.add_metric([], gateway.acks.dropped)
+        yield ranges_dropped
 
     def _telemetry(self) -> Iterator[Metric]:
-        """What clients say of themselves. Tenants beyond those shown are left out: worsts do not add up."""
+        """Clients' own metrics. Tenants beyond those shown are left out, as maxima cannot be added up."""
         gateway = self.gateway
-        shown = list(gateway.telemetry.tenants.items())[:TENANTS_SHOWN_MAX]
-        worst = GaugeMetricFamily(
-            _AREA + "client_worst",
-            "The worst of a tenant's clients, as they told.",
-            labels=[TENANT, "metric"],
-        )
-        pushes = CounterMetricFamily(_AREA + "client_pushes", "Clients' metrics taken.", labels=[TENANT])
-        refused = CounterMetricFamily(
-            _AREA + "client_pushes_refused", "Clients' metrics refused.", labels=[TENANT]
-        )
-        for tenant, pushed in shown:
+        worst = _gauge("client_worst", "The worst value reported by a tenant's clients.", TENANT, "metric")
+        pushes = _counter("client_pushes", "Accepted pushes of client metrics.", TENANT)
+        refused = _counter("client_pushes_refused", "Refused pushes of client metrics.", TENANT)
+        for tenant, pushed in list(gateway.telemetry.tenants.items())[:TENANTS_SHOWN_MAX]:
             pushes.add_metric([tenant], pushed.pushes)
             refused.add_metric([tenant], pushed.refused)
             for name, value in pushed.worst(gateway.now()).items():
@@ -119,69 +109,45 @@ class Figures:
         yield from (worst, pushes, refused)
 
     def _brokers(self) -> Iterator[Metric]:
-        asked = GaugeMetricFamily(
-            _AREA + "in_flight", "Requests a broker should answer at once.", labels=[BROKER]
-        )
-        waits = GaugeMetricFamily(
-            _AREA + "oldest_in_flight_seconds", "How long the oldest of them waits.", labels=[BROKER]
-        )
+        counts = _gauge("in_flight", "Requests in flight to a broker, without long polls.", BROKER)
+        ages = _gauge("oldest_in_flight_seconds", "Age of the oldest of them.", BROKER)
         for broker, (count, oldest) in in_flight(self.gateway).items():
-            asked.add_metric([str(broker)], count)
-            waits.add_metric([str(broker)], oldest)
-        yield from (asked, waits)
+            counts.add_metric([str(broker)], count)
+            ages.add_metric([str(broker)], oldest)
+        yield from (counts, ages)
 
     def _limits(self) -> Iterator[Metric]:
-        waits = CounterMetricFamily(
-            _AREA + "throttled_seconds", "Time in which clients stood in line, by what was too much of what.",
-            labels=[TENANT, "dimension", "reason"],
-        )  # fmt: skip
-        refused = CounterMetricFamily(
-            _AREA + "logins_refused", "Right logins that were not let in.", labels=[TENANT, "reason"]
-        )
-        granted = GaugeMetricFamily(
-            _AREA + "granted", "What holds here of a quota, a second.", labels=[TENANT, "dimension"]
-        )
-        for place, (tenant, usage) in enumerate(list(self.gateway.usage.items())):
-            if place >= TENANTS_SHOWN_MAX:
-                break
+        text = "Time clients were throttled, by dimension and reason."
+        throttled = _counter("throttled_seconds", text, TENANT, "dimension", "reason")
+        refused = _counter("logins_refused", "Successful logins that were not admitted.", TENANT, "reason")
+        granted = _gauge("granted", "The part of a quota in force here, per second.", TENANT, "dimension")
+        for tenant, usage in list(self.gateway.usage.items())[:TENANTS_SHOWN_MAX]:
             for dimension, seconds in dict(usage.throttled_seconds).items():
-                waits.add_metric([tenant, dimension, OWN_QUOTA], seconds)
-            for dimension, seconds in dict(usage.pressed_seconds).items():
-                waits.add_metric([tenant, dimension, BROKER_PRESSURE], seconds)
+                throttled.add_metric([tenant, dimension, OWN_QUOTA], seconds)
+            for dimension, seconds in dict(usage.pressure_throttled_seconds).items():
+                throttled.add_metric([tenant, dimension, BROKER_PRESSURE], seconds)
             for reason, count in dict(usage.refused).items():
                 refused.add_metric([tenant, REFUSED.get(reason, reason)], count)
             for dimension, rate in usage.granted().items():
                 granted.add_metric([tenant, dimension], rate)
-        yield from (waits, refused, granted)
+        yield from (throttled, refused, granted)
 
     def _tuned(self) -> Iterator[Metric]:
-        level = GaugeMetricFamily(
-            _AREA + "tuned_level", "What tenants are left with of their quotas on a broker, 1 being all.",
-            labels=[BROKER, "dimension"],
-        )  # fmt: skip
-        for broker, tuning in self.tuning or ():
-            for dimension, part in dict(tuning.levels).items():
+        text = "Share of their quotas that tenants keep on a broker; 1 is all."
+        level = _gauge("tuned_level", text, BROKER, "dimension")
+        for broker, tuner in self.tuner or ():
+            for dimension, part in dict(tuner.levels).items():
                 level.add_metric([str(broker), dimension], part)
-        factor = GaugeMetricFamily(
-            _AREA + "request_time_factor", "Of the time seen, what counts as the broker's own work.",
-            labels=[BROKER],
-        )  # fmt: skip
+        text = "Part of the observed request time that is the broker's own work."
+        factor = _gauge("request_time_factor", text, BROKER)
         for broker, work in self.calibration or ():
             factor.add_metric([str(broker)], work.factor)
         yield from (level, factor)
 
 
-class MetricsServer:
-    """Plain HTTP on a port of its own; the thread that serves it is joined by `close`."""
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(_AREA + name, text, labels=labels)
 
-    def __init__(self, figures: Figures, host: str, port: int) -> None:
-        registry = CollectorRegistry()
-        registry.register(figures)
-        served: tuple[WSGIServer, threading.Thread] = start_http_server(port, host, registry=registry)
-        self._server, self._thread = served
-        self.port: int = self._server.server_port
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_AREA + name, text, labels=labels)

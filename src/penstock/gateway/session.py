@@ -1,13 +1,12 @@
-"""One client's connection: its two directions, and what stands between a request and its answer.
+"""One client connection: both directions, and the queue of requests in flight.
 
-`Session` is the client's protocol for asyncio; the broker's is `upstream.Upstream`. Bytes go through
-two splicers. `_Asking` is told of requests as they begin and end, `_Answering` of answers. Between
-them is one queue in the order of requests: what was forwarded waits in it for the broker's answer,
-what is answered here stands in it with its answer, so that a client gets its answers in order
-however they came about.
+`Session` is the client's asyncio protocol; the broker's is `upstream.Upstream`. Bytes pass through two
+splicers, which call `_RequestHandler` and `_ResponseHandler` as frames begin and end. Between them is one
+queue in request order. A forwarded request waits there for the broker's response; a response made by the
+gateway is queued there too, so a client always receives its responses in order.
 
-Back pressure: whoever cannot write stops the other side from reading. A client is also not read
-while one of its requests is being worked on here, and while too many of them are in flight.
+Back-pressure: when one side cannot be written to, the other is not read. A client is also not read while
+the gateway works on one of its requests, and while too many of its requests are in flight.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.gateway.admission import Denial
-from penstock.gateway.dialogue import Dialogue
-from penstock.gateway.repeats import Repeats, facts
-from penstock.gateway.routes import API_VERSIONS, BEFORE_LOGIN, Route, routes
-from penstock.gateway.states import (
+from penstock.gateway.connection_states import (
     BROKER_FULL,
     CLIENT_FULL,
     DRAINING,
     IN_FLIGHT,
-    NOT_NOW,
+    NO_NEW_FRAMES,
     Event,
     Life,
     State,
     advance,
 )
-from penstock.gateway.tenancy import Inward, Outward, Teaching
+from penstock.gateway.fast_path import SessionFastPath, observed_in_request
+from penstock.gateway.local_requests import LocalRequests
+from penstock.gateway.routes import API_VERSIONS, BEFORE_LOGIN, Route, routes
+from penstock.gateway.tenant_names import Inward, LearningInward, Outward
 from penstock.model.errors import Fault, PenstockError
-from penstock.model.errors.gateway import AnswerUnexpected
-from penstock.model.errors.plans import FrameMalformed, FrameTooLarge, NameRefused
+from penstock.model.errors.gateway import ResponseUnexpected
+from penstock.model.errors.plans import NameRefused, RequestFrameMalformed, RequestFrameTooLarge
 from penstock.wire.names import Names
 from penstock.wire.splice import HOLD, TAKE, Limits, Requests, Responses
 
@@ -42,98 +41,90 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from penstock.gateway.config import Broker, Holder
-    from penstock.gateway.repeats import Known
-    from penstock.gateway.sampling import Witness
+    from penstock.gateway.config import Broker, Principal
+    from penstock.gateway.fast_path import CachedRequest
+    from penstock.gateway.request_sampling import ConnectionSample
     from penstock.gateway.server import Gateway
-    from penstock.gateway.tenancy import Realm
-    from penstock.gateway.topics import Misses
+    from penstock.gateway.tenant_names import TenantContext
+    from penstock.gateway.topic_ids import UnknownIds
     from penstock.gateway.upstream import Upstream
-    from penstock.model.errors.plans import AnswerRefused
-    from penstock.wire.splice import Action, Buffer, Program, Seen
+    from penstock.model.errors.plans import ResponseRefused
+    from penstock.wire.splice import Action, Buffer, Observations, Program
 
-    Then = Callable[[bytes], bytes | None]
-    # correlation id, route, when it was sent, what was seen in it, what to do with its answer, and
-    # what it is known as if it is known by heart; then all that was seen is the last offset delta.
-    # A request that was answered here has no route, and its answer in the place of what was seen.
-    Waiting = tuple[int, Route | None, float, Any, "Then | None", "Known | None"]
+    OnResponse = Callable[[bytes], bytes | None]
+    # Correlation id, route, send time, what was observed in the request, what to do with its response, and
+    # its cache entry on the fast path. With a cache entry, the observation is the last offset delta alone. A
+    # response made by the gateway has no route, and the frame itself in place of the observation.
+    InFlight = tuple[int, Route | None, float, Any, "OnResponse | None", "CachedRequest | None"]
 
 JOINED_BYTES_MAX: Final = 32 * 1024
 
 _clock: Final = time.perf_counter
 
 
-class _Asking:
-    """Requests, from the client."""
+class _RequestHandler:
+    """Handles frames from the client."""
 
     __slots__ = ("correlation_id", "known", "route", "routes", "session", "size")
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.routes: dict[tuple[int, int], Route] = {}  # none before the login
+        self.routes: dict[tuple[int, int], Route] = {}  # empty before login
         self.route: Route | None = None
-        self.known: Known | None = None  # the request at hand, if it was just learned
+        self.known: CachedRequest | None = None  # of the current request, if it was just learned
         self.correlation_id = 0
         self.size = 0
 
     def begin(self, api_key: int, version: int, correlation_id: int, size: int) -> Program | Action:
         session = self.session
-        if session.pauses & NOT_NOW:
-            session.hold()
+        if session.pauses & NO_NEW_FRAMES:
+            session.stop_reading()
             return HOLD
-        if session.gated() and session.waits(api_key, size + 4):
+        if session.is_throttled() and session.queue_if_throttled(api_key, size + 4):
             return HOLD
         route = self.routes.get((api_key, version))
         if route is None:
-            return session.unusual(api_key, version, size)
+            return session.unrouted(api_key, version, size)
         self.route = route
         self.correlation_id = correlation_id
         self.size = size
         return route.request
 
-    def end(self, seen: Seen | None) -> None:
+    def end(self, seen: Observations | None) -> None:
         session, route = self.session, self.route
-        usage = session.usage
-        usage.requests += 1
-        usage.bytes_in += self.size + 4
-        session.counted(self.size + 4)
+        session.count_request(self.size + 4)
         known, self.known = self.known, None
         if seen is not None and seen[0][0] == 0:
-            return  # acks=0: there will be no answer
-        waiting = session.waiting
+            return  # acks=0: no response will come
+        in_flight = session.in_flight
         if known is None or seen is None:
-            waiting.append((self.correlation_id, route, _clock(), seen, None, None))
+            in_flight.append((self.correlation_id, route, _clock(), seen, None, None))
         else:
-            waiting.append((self.correlation_id, route, _clock(), seen[1][3], None, known))
-        if len(waiting) >= session.in_flight_max:
+            in_flight.append((self.correlation_id, route, _clock(), seen[1][3], None, known))
+        if len(in_flight) >= session.in_flight_max:
             session.pause(IN_FLIGHT)
 
-    def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Seen) -> None:
+    def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Observations) -> None:
         session, route = self.session, self.route
         assert route is not None
-        repeats = session.repeats
-        self.known = repeats.learn_request(frame, made, route, seen)
-        if repeats.gives_up:
+        fast_path = session.fast_path
+        self.known = fast_path.learn_request(frame, made, route, seen)
+        if fast_path.disabled:
             session.requests.learn = session.responses.learn = None
 
     def taken(self, frame: bytes) -> None:
         session = self.session
         if session.life.serves:
-            session.usage.requests += 1
-            session.usage.bytes_in += len(frame) + 4
-            session.counted(len(frame) + 4)
-        session.dialogue.take(frame)
+            session.count_request(len(frame) + 4)
+        session.local_requests.handle(frame)
 
-    def refused(self, frame: bytes, error: NameRefused | AnswerRefused) -> None:
-        session = self.session
-        session.usage.requests += 1
-        session.usage.bytes_in += len(frame) + 4
-        session.counted(len(frame) + 4)
-        session.dialogue.refuse(frame, error)
+    def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
+        self.session.count_request(len(frame) + 4)
+        self.session.local_requests.refuse(frame, error)
 
 
-class _Answering:
-    """Answers, from the broker."""
+class _ResponseHandler:
+    """Handles frames from the broker."""
 
     __slots__ = ("route", "session", "size")
 
@@ -144,101 +135,101 @@ class _Answering:
 
     def begin(self, correlation_id: int, size: int) -> Program | Action:
         session = self.session
-        waiting = session.waiting
-        if waiting and waiting[0][1] is None:
+        in_flight = session.in_flight
+        if in_flight and in_flight[0][1] is None:
             session.flush()
-        if not waiting or waiting[0][0] != correlation_id:
-            expected = waiting[0][0] if waiting else "nothing"
-            raise AnswerUnexpected(found=f"correlation id {correlation_id}", expected=expected)
-        _, route, _, _, then, _ = waiting[0]
-        assert route is not None, "answers of our own have been flushed"
+        if not in_flight or in_flight[0][0] != correlation_id:
+            expected = in_flight[0][0] if in_flight else "nothing"
+            raise ResponseUnexpected(actual=f"correlation id {correlation_id}", expected=expected)
+        _, route, _, _, then, _ = in_flight[0]
+        assert route is not None, "local responses have been flushed"
         self.route = route
         self.size = size
         if then is not None:
             return TAKE
-        if route.teaches or route.lists:
-            names = session.teaching
-            names.lists_brokers = route.lists
-            names.needs_brokers = route.lists and route.teaches
+        if route.has_topic_ids or route.lists_brokers:
+            names = session.learning_inward
+            names.lists_brokers = route.lists_brokers
+            names.needs_brokers = route.lists_brokers and route.has_topic_ids
             session.responses.names = names
         else:
             session.responses.names = session.inward
         return route.response
 
-    def end(self, seen: Seen | None) -> None:
+    def end(self, seen: Observations | None) -> None:
         session, route = self.session, self.route
         assert route is not None
-        _, _, started, sent, _, known = session.waiting.popleft()
+        _, _, started, sent, _, known = session.in_flight.popleft()
         usage = session.usage
         usage.bytes_out += self.size + 4
         if seen is not None:
-            session.watched(route, facts(sent, known), seen, _clock() - started)
-        elif route.timed:
+            session.observed(route, observed_in_request(sent, known), seen, _clock() - started)
+        elif route.counts_service_time:
             usage.service_seconds += _clock() - started
 
-    def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Seen) -> None:
+    def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Observations) -> None:
         del seen
         session = self.session
-        known = session.waiting[0][5]
+        known = session.in_flight[0][5]
         if known is not None:
-            session.repeats.learn_answer(frame, made, known)
+            session.fast_path.learn_response(frame, made, known)
 
     def taken(self, frame: bytes) -> None:
         session = self.session
-        _, _, started, _, then, _ = session.waiting.popleft()
+        _, _, started, _, then, _ = session.in_flight.popleft()
         assert then is not None
         session.usage.service_seconds += _clock() - started
-        answer = then(frame)
-        if answer is not None:
-            session.usage.bytes_out += len(answer)
-            session.to_client.append(answer)
+        response = then(frame)
+        if response is not None:
+            session.usage.bytes_out += len(response)
+            session.to_client.append(response)
 
-    def refused(self, frame: bytes, error: NameRefused | AnswerRefused) -> None:
+    def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
         raise error
 
 
 class Session:
-    """A client's connection: asyncio's protocol without its base, which cannot be compiled with it."""
+    """A client's connection: an asyncio protocol without the base class, which mypyc cannot compile."""
 
     __slots__ = (
-        "active", "asking", "began", "broker", "broker_transport", "dialogue", "in_flight_max", "inward",
-        "life", "limits", "mark", "misses", "number", "outward", "pauses", "realm", "repeats", "requests",
-        "responses", "server", "teaching", "tenant_wanted", "to_broker", "to_client", "transport", "upstream",
-        "usage", "waiting", "witness",
+        "active", "add_throttle_time", "broker", "broker_transport", "context", "fast_path", "in_flight",
+        "in_flight_max", "inward", "last_active", "learning_inward", "life", "limits", "local_requests",
+        "number", "outward", "pauses", "request_handler", "requests", "responses", "sample", "server",
+        "sni_tenant", "to_broker", "to_client", "transport", "unknown_ids", "upstream", "usage",
     )  # fmt: skip
 
     def __init__(self, server: Gateway, number: int, address: str, broker: Broker | None) -> None:
         self.server = server
         self.number = number
         self.life = Life(address)
-        self.broker = broker  # None until SNI or the login says which
-        self.tenant_wanted = ""  # by SNI; empty if the host name names none
-        self.usage = server.nobody
+        self.broker = broker  # None until SNI or the login selects one
+        self.sni_tenant = ""  # empty unless the SNI host name selects a tenant
+        self.usage = server.anonymous_usage
         self.in_flight_max = server.settings.bounds.in_flight_max
-        self.began = server.now()
+        self.last_active = server.now()
         self.active = True  # since the last sweep
         self.pauses = 0
         self.transport: asyncio.Transport | None = None
         self.upstream: Upstream | None = None
         self.broker_transport: asyncio.Transport | None = None  # the upstream's
-        self.misses: Misses | None = None  # of the requests, once there is a broker
-        self.realm: Realm | None = None
-        self.witness: Witness | None = None  # of a tenant whose requests are sampled
-        self.mark: Callable[[list[Buffer]], list[Buffer]] | None = None  # what answers are told besides
-        self.waiting: deque[Waiting] = deque()
+        self.unknown_ids: UnknownIds | None = None  # in requests, once linked to a broker
+        self.context: TenantContext | None = None
+        self.sample: ConnectionSample | None = None  # if the tenant's requests are sampled
+        self.add_throttle_time: Callable[[list[Buffer]], list[Buffer]] | None = None  # to responses
+        self.in_flight: deque[InFlight] = deque()
         self.to_broker: list[Buffer] = []
         self.to_client: list[Buffer] = []
-        self.asking = _Asking(self)
+        self.request_handler = _RequestHandler(self)
         bounds = server.settings.bounds
         self.limits = Limits(bounds.frame_bytes_max, bounds.held_bytes_max)
-        self.requests = Requests(self.asking, Names(), self.limits)
-        self.dialogue = Dialogue(self)
+        self.requests = Requests(self.request_handler, Names(), self.limits)
+        self.local_requests = LocalRequests(self)
 
-    # asyncio's calls, for the client's side
+    # The client's side: asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
-        if self.life.state is State.CLOSED:  # it took too long, and was given up meanwhile
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
+        if self.life.state is State.CLOSED:  # the handshake timed out meanwhile
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(high=self.server.settings.bounds.write_buffer_bytes_max)
@@ -252,14 +243,14 @@ class Session:
         except PenstockError as failure:
             self.fail(failure)
             return
-        self._sent(out)
+        self._send(out)
 
-    def _sent(self, out: list[Buffer]) -> None:
+    def _send(self, out: list[Buffer]) -> None:
         if out:
             self.send(out)
-        misses = self.misses
-        if misses is not None and misses.ids and self.requests.between_frames:
-            self.dialogue.look_up()
+        unknown_ids = self.unknown_ids
+        if unknown_ids is not None and unknown_ids.ids and self.requests.between_frames:
+            self.local_requests.look_up_topic_ids()
 
     def eof_received(self) -> None:
         """The transport closes itself."""
@@ -279,32 +270,34 @@ class Session:
         self.life = advance(self.life, Event.CLOSE)
         if self.upstream is not None:
             self.upstream.close()
-        self.dialogue.stop()
-        self.server.left(self)
+        self.local_requests.stop()
+        self.server.session_closed(self)
 
     # The broker's side
 
-    def link(self, upstream: Upstream, realm: Realm) -> None:
-        """The broker is reached and knows us: from here on bytes go both ways."""
+    def link(self, upstream: Upstream, context: TenantContext) -> None:
+        """Join the client to its broker connection; from here on bytes flow both ways."""
         self.upstream = upstream
-        self.realm = realm
+        self.context = context
         sessions: dict[int, None] = {}
-        fetching = realm.fetch_sessions(upstream.broker.id)
-        self.outward = Outward(realm, sessions, fetching)
-        self.inward = Inward(realm, sessions, fetching)
-        self.teaching = Teaching(realm, sessions, fetching)
-        self.misses = self.inward.misses = self.teaching.misses = self.outward.misses
+        fetching = context.fetch_sessions(upstream.broker.id)
+        self.outward = Outward(context, sessions, fetching)
+        self.inward = Inward(context, sessions, fetching)
+        self.learning_inward = LearningInward(context, sessions, fetching)
+        self.unknown_ids = self.inward.unknown_ids = self.learning_inward.unknown_ids = (
+            self.outward.unknown_ids
+        )
         self.requests.names = self.server.outward_names(self.outward)
-        answering = _Answering(self)
-        self.responses = Responses(answering, self.inward, self.limits)
-        self.repeats = Repeats(self)
+        response_handler = _ResponseHandler(self)
+        self.responses = Responses(response_handler, self.inward, self.limits)
+        self.fast_path = SessionFastPath(self)
         self.limit_requests(self.limits)
-        self.requests.by_heart, self.requests.learn = self.repeats.asked, self.asking.learn
-        self.responses.by_heart, self.responses.learn = self.repeats.answered, answering.learn
-        self.asking.routes = routes(restricted=realm.restricted)
-        self.server.samples.attach(self, realm.tenant)
-        upstream.stall = self.broker_stalls
-        upstream.resume = self.broker_lost
+        self.requests.fast_path, self.requests.learn = self.fast_path.pass_request, self.request_handler.learn
+        self.responses.fast_path, self.responses.learn = self.fast_path.pass_response, response_handler.learn
+        self.request_handler.routes = routes(restricted=context.restricted)
+        self.server.sampling.attach(self, context.tenant)
+        upstream.on_backpressure = self.broker_backpressure
+        upstream.on_close = self.broker_lost
         upstream.hand_over(self.from_broker)
         assert upstream.transport is not None
         self.broker_transport = upstream.transport
@@ -312,15 +305,15 @@ class Session:
         self.life = advance(self.life, Event.LINKED)
 
     def limit_requests(self, limits: Limits) -> None:
-        """What is larger is refused, whether or not its like is known by heart."""
+        """Refuse larger requests, on the fast path too."""
         self.requests.limits = limits
-        self.repeats.whole_bytes_max = min(limits.whole_bytes_max, limits.frame_bytes_max)
+        self.fast_path.whole_bytes_max = min(limits.whole_bytes_max, limits.frame_bytes_max)
 
     def from_broker(self, data: bytes) -> None:
         out = self.to_client = []
         try:
             self.responses.feed(data, out)
-            if self.waiting and self.waiting[0][1] is None:
+            if self.in_flight and self.in_flight[0][1] is None:
                 self.flush()
         except PenstockError as failure:
             self.write(out)
@@ -329,9 +322,9 @@ class Session:
         if out:
             self.write(out)
         if self.pauses:
-            self.eased()
+            self.responses_sent()
 
-    def broker_stalls(self, full: bool) -> None:
+    def broker_backpressure(self, full: bool) -> None:
         if full:
             self.pause(BROKER_FULL)
         else:
@@ -342,55 +335,57 @@ class Session:
         if self.life.state is not State.CLOSED:
             self.close("the broker closed its connection")
         assert self.upstream is not None
-        self.server.parted(self.upstream)
+        self.server.upstream_closed(self.upstream)
 
-    # What goes where
+    # Writing
 
     def send(self, out: list[Buffer]) -> None:
-        """To the broker."""
+        """Write to the broker."""
         transport = self.broker_transport
         if transport is None or transport.is_closing():
             return
         _write(transport, out)
 
     def write(self, out: list[Buffer]) -> None:
-        """To the client."""
+        """Write to the client."""
         transport = self.transport
         if not out or transport is None or transport.is_closing():
             return
-        _write(transport, out if self.mark is None else self.mark(out))
+        _write(transport, out if self.add_throttle_time is None else self.add_throttle_time(out))
 
-    def answer(self, frame: bytes) -> None:
-        """An answer of our own, behind those that are still to come."""
-        if self.witness is not None:
-            self.witness.answered_here(frame)
+    def respond(self, frame: bytes) -> None:
+        """Send a response made by the gateway, after those still in flight."""
+        if self.sample is not None:
+            self.sample.record_local_response(frame)
         self.usage.bytes_out += len(frame)
-        if not self.waiting:
+        if not self.in_flight:
             self.write([frame])
             return
-        self.waiting.append((0, None, 0.0, frame, None, None))
-        if len(self.waiting) >= self.in_flight_max:
+        self.in_flight.append((0, None, 0.0, frame, None, None))
+        if len(self.in_flight) >= self.in_flight_max:
             self.pause(IN_FLIGHT)
 
     def flush(self) -> None:
-        """Our own answers that are next in line."""
-        waiting = self.waiting
-        while waiting and waiting[0][1] is None:
-            self.to_client.append(waiting.popleft()[3])
+        """Move local responses that are due next to `to_client`."""
+        in_flight = self.in_flight
+        while in_flight and in_flight[0][1] is None:
+            self.to_client.append(in_flight.popleft()[3])
 
-    def forward(self, frame: bytes, correlation_id: int, route: Route, then: Then | None = None) -> None:
-        """A request that was built here. Inside a feed it goes with what is being sent."""
-        self.waiting.append((correlation_id, route, _clock(), None, then, None))
+    def forward(
+        self, frame: bytes, correlation_id: int, route: Route, then: OnResponse | None = None
+    ) -> None:
+        """Send a request that the gateway built. Inside a feed it joins the bytes being sent."""
+        self.in_flight.append((correlation_id, route, _clock(), None, then, None))
         self.to_broker.append(frame)
 
-    # Whether the client is read
+    # Pausing the client
 
     def pause(self, reason: int) -> None:
-        if not self.pauses & ~DRAINING:  # then it may still be read, to the end of a frame
-            self.hold()
+        if not self.pauses & ~DRAINING:  # a draining client is read to the end of its frame
+            self.stop_reading()
         self.pauses |= reason
 
-    def hold(self) -> None:
+    def stop_reading(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
@@ -409,35 +404,37 @@ class Session:
         except PenstockError as failure:
             self.fail(failure)
             return
-        self._sent(out)
+        self._send(out)
 
-    def eased(self) -> None:
-        """Answers have gone out: perhaps the client may be read again, or is done."""
-        if self.pauses & IN_FLIGHT and len(self.waiting) <= self.in_flight_max // 2:
+    def responses_sent(self) -> None:
+        """Resume a client whose in-flight queue has shrunk; close a drained one."""
+        if self.pauses & IN_FLIGHT and len(self.in_flight) <= self.in_flight_max // 2:
             self.unpause(IN_FLIGHT)
-        if self.pauses & DRAINING and not self.waiting and self.requests.between_frames:
+        if self.pauses & DRAINING and not self.in_flight and self.requests.between_frames:
             self.close("drained")
 
-    # What a session whose tenant has limits does besides
+    # Overridden by `ThrottledSession`
 
-    def counted(self, size: int) -> None:
-        """A request of so many bytes was counted."""
+    def count_request(self, size: int) -> None:
+        usage = self.usage
+        usage.requests += 1
+        usage.bytes_in += size
 
-    def gated(self) -> bool:
-        """Has the tenant used up any of its limits?"""
+    def is_throttled(self) -> bool:
+        """Whether the tenant has exhausted any of its limits."""
         return False
 
-    def waits(self, api_key: int, size: int) -> bool:
-        """The next frame is such a request: must it wait for its turn?"""
+    def queue_if_throttled(self, api_key: int, size: int) -> bool:
+        """Queue the next frame if its limit is exhausted; returns whether it was queued."""
         del api_key, size
         return False
 
-    def wait_seconds(self) -> float:
-        """How long it is still not read, for having had too much."""
+    def throttle_seconds(self) -> float:
+        """How long this client will still not be read because of its quota."""
         return 0.0
 
     def drain(self) -> None:
-        """Take nothing new; close when everything in flight is answered."""
+        """Accept no new requests; close when all in flight have their response."""
         self.life = advance(self.life, Event.DRAIN)
         if self.life.state is State.CLOSED:
             self.close("drained")
@@ -445,53 +442,53 @@ class Session:
         if self.requests.between_frames:
             self.pause(DRAINING)
         else:
-            self.pauses |= DRAINING  # the frame that has begun is still read, the next one is held
-        self.eased()
+            self.pauses |= DRAINING  # the current frame is read to its end, the next one is held
+        self.responses_sent()
 
-    # What is out of the ordinary
+    # Exceptions
 
-    def unusual(self, api_key: int, version: int, size: int) -> Action:
-        """A request that has no route: before the login, or of a version nobody knows."""
+    def unrouted(self, api_key: int, version: int, size: int) -> Action:
+        """Handle a request without a route: before login, or of an unknown version."""
         bound = self.server.settings.bounds.unauthenticated_bytes_max
         if size > bound:
-            raise FrameTooLarge(size=size, limit=bound)
+            raise RequestFrameTooLarge(size=size, limit=bound)
         if api_key == API_VERSIONS or (api_key in BEFORE_LOGIN and not self.life.serves):
             return TAKE
-        reason = "it is not served" if self.life.serves else "it came before a login"
+        reason = "the API is not served" if self.life.serves else "it came before login"
         self.server.denied(self, Denial.API_REFUSED, api=api_key)
-        raise FrameMalformed(api=api_key, version=version, reason=reason)
+        raise RequestFrameMalformed(api=api_key, version=version, reason=reason)
 
-    def watched(self, route: Route, sent: Seen | None, seen: Seen, seconds: float) -> None:
-        """What was seen in an answer that matters beyond its bytes."""
-        assert self.realm is not None
+    def observed(self, route: Route, sent: Observations | None, seen: Observations, seconds: float) -> None:
+        """Act on fields observed in a response: acknowledged offsets, deleted topics."""
+        assert self.context is not None
         if not route.produces:
             self.usage.service_seconds += seconds
             for name, _, error in seen:
                 if not error and name is not None:
-                    self.realm.topics.forget(name)
+                    self.context.topics.forget(name)
             self.deleted(seen)
             return
         assert sent is not None
         acks = sent[0][0]
-        if acks == 1:  # for acks=all the broker waits for others
+        if acks == 1:  # with acks=all the broker waits for its followers
             self.usage.service_seconds += seconds
-        ids = None if route.by_id else self.realm.topics.by_name
-        self.server.acks.answered(acks, sent[1:], seen, ids, int(time.time()))
+        ids = None if route.by_id else self.context.topics.by_name
+        self.server.acks.record(acks, sent[1:], seen, ids, int(time.time()))
 
-    def deleted(self, seen: Seen) -> None:
-        """Topics are gone: nothing to count here."""
+    def deleted(self, seen: Observations) -> None:
+        """Called with the result of DeleteTopics."""
 
-    def held_off(self, holder: Holder) -> Denial | None:
-        """A login was right; why its broker may not have it now, if it may not."""
-        del holder
+    def broker_denial(self, principal: Principal) -> Denial | None:
+        """Why the broker cannot take a successful login now, if so."""
+        del principal
         return None
 
-    def tune(self) -> None:
-        """Its broker's limits begin or cease to hold: there are none here."""
+    def broker_limits_changed(self) -> None:
+        """Called when limits of the session's broker begin or cease to apply."""
 
     def fail(self, failure: PenstockError) -> None:
-        """Bytes that cannot be passed on: nothing remains but to close."""
-        if isinstance(failure, FrameTooLarge):
+        """Count the failure and close: these bytes cannot be passed on."""
+        if isinstance(failure, RequestFrameTooLarge):
             reason = Denial.TOO_LARGE
         elif failure.fault is Fault.CALLER:
             reason = Denial.MALFORMED
@@ -500,20 +497,20 @@ class Session:
         self.server.denied(self, reason, error=failure)
         self.close(str(failure))
 
-    def close(self, why: str) -> None:
-        """What was written still goes out."""
-        self.life = advance(self.life, Event.CLOSE, why=why)
+    def close(self, reason: str) -> None:
+        """Close after flushing what was written."""
+        self.life = advance(self.life, Event.CLOSE, close_reason=reason)
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
 
-    def abort(self, why: str) -> None:
-        self.life = advance(self.life, Event.CLOSE, why=why)
+    def abort(self, reason: str) -> None:
+        self.life = advance(self.life, Event.CLOSE, close_reason=reason)
         if self.transport is not None:
             self.transport.abort()
 
 
 def _write(transport: asyncio.Transport, out: list[Buffer]) -> None:
-    """Few small pieces are cheaper joined: one buffer for the kernel, one record for TLS."""
+    """Write; a few small buffers are joined, which saves a system call or a TLS record."""
     if len(out) == 1:
         transport.write(out[0])
     elif sum(map(len, out)) <= JOINED_BYTES_MAX:

@@ -1,8 +1,8 @@
-"""Clients' own metrics (KIP-714): asked for, taken and kept here, as figures of their tenant.
+"""Clients' own metrics (KIP-714): requested, received and kept here, per tenant.
 
-A broker would take them from anybody, and know nothing of tenants. A few metrics are asked for, of
-each the worst value over a tenant's clients is shown; what else a client sends is passed over.
-Everything a client can make large is bounded: how often, how much, how many clients.
+A broker would accept them from any client and know nothing of tenants. The gateway requests a few metrics and
+shows the worst value over a tenant's clients; anything else a client sends is ignored. Everything a client
+can make large is bounded: how often, how much, how many clients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.wire.codes import Code
+from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from penstock.model.ids import LogicalClusterId
 
 PUSH_SECONDS: Final = 60.0
-TOO_EARLY: Final = 0.4  # of that: clients begin at a random moment of half an interval
+TOO_EARLY: Final = 0.4  # of that: clients start at a random moment of half an interval
 KEPT_SECONDS: Final = 3 * PUSH_SECONDS
 PUSH_BYTES_MAX: Final = 32 * 1024
-INFLATED_BYTES_MAX: Final = 128 * 1024
-CLIENTS_MAX: Final = 1_000  # of one tenant; the one that was silent for longest goes first
-NONE, GZIP = 0, 1  # kinds of compression
+DECOMPRESSED_BYTES_MAX: Final = 128 * 1024
+CLIENTS_MAX: Final = 1_000  # per tenant; the longest silent one goes first
+NONE, GZIP = 0, 1  # compression types
 
-# What is asked for, and what each is called in the tenant's figures.
+# The requested metrics, and their names in the tenant's metrics.
 METRICS: Final[Mapping[str, str]] = {
     "org.apache.kafka.producer.node.request.latency.avg": "producer_request_latency_ms",
     "org.apache.kafka.producer.produce.throttle.time.avg": "producer_throttle_ms",
@@ -37,48 +37,48 @@ METRICS: Final[Mapping[str, str]] = {
     "org.apache.kafka.consumer.fetch.manager.records.lag.max": "consumer_lag_records",
 }
 SUBSCRIPTION: Final = zlib.crc32("\n".join(METRICS).encode()) & 0x7FFF_FFFF
-_NOBODY: Final = uuid.UUID(int=0)
+_NO_CLIENT_ID: Final = uuid.UUID(int=0)
 
-# Numbers of fields in OTLP's messages.
+# Field numbers of OTLP's messages.
 _RESOURCES, _SCOPES, _SCOPED, _NAME, _GAUGE, _SUM, _POINTS, _DOUBLE, _INTEGER = 1, 2, 2, 1, 5, 7, 1, 4, 6
 
 
 class Malformed(ValueError):
-    """Bytes that are no metrics."""
+    """Bytes that are not OTLP metrics."""
 
 
-class Pushed:
-    """What the clients of one tenant have said."""
+class TenantTelemetry:
+    """What the clients of one tenant have pushed."""
 
-    __slots__ = ("bytes", "clients", "pushes", "refused")
+    __slots__ = ("clients", "pushes", "refused")
 
     def __init__(self) -> None:
-        self.pushes = self.bytes = self.refused = 0
-        # when it was last heard of, what it said then
+        self.pushes = self.refused = 0
+        # Time and values of the last push.
         self.clients: OrderedDict[uuid.UUID, tuple[float, dict[str, float]]] = OrderedDict()
 
     def worst(self, now: float) -> dict[str, float]:
-        """Of those heard of lately, by the tenant's name of the metric."""
-        found: dict[str, float] = {}
-        for heard, values in list(self.clients.values()):
-            if now - heard <= KEPT_SECONDS:
+        """The highest recent value of each metric, by its name in the tenant's metrics."""
+        worst: dict[str, float] = {}
+        for pushed_at, values in list(self.clients.values()):
+            if now - pushed_at <= KEPT_SECONDS:
                 for name, value in values.items():
-                    found[name] = max(found.get(name, value), value)
-        return found
+                    worst[name] = max(worst.get(name, value), value)
+        return worst
 
 
 class Telemetry:
-    """Of all tenants on one gateway."""
+    """All tenants on one gateway."""
 
     def __init__(self) -> None:
-        self.tenants: dict[LogicalClusterId, Pushed] = {}
+        self.tenants: dict[LogicalClusterId, TenantTelemetry] = {}
 
-    def subscription(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of the answer that tells a client what to push."""
-        given = asked["ClientInstanceId"]
+    def subscription(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The response body that requests metrics from a client."""
+        client_id = request["ClientInstanceId"]
         return {
             "ErrorCode": Code.NONE,
-            "ClientInstanceId": given if given != _NOBODY else uuid.uuid4(),
+            "ClientInstanceId": client_id if client_id != _NO_CLIENT_ID else uuid.uuid4(),
             "SubscriptionId": SUBSCRIPTION,
             "AcceptedCompressionTypes": [GZIP],
             "PushIntervalMs": int(PUSH_SECONDS * 1000),
@@ -87,73 +87,72 @@ class Telemetry:
             "RequestedMetrics": list(METRICS),
         }
 
-    def pushed(self, tenant: LogicalClusterId, asked: Mapping[str, Any], now: float) -> dict[str, Any]:
-        """The body of the answer to a push."""
-        having = self.tenants.setdefault(tenant, Pushed())
-        code = self._take(having, asked, now)
-        having.refused += code is not Code.NONE
+    def push(self, tenant: LogicalClusterId, request: Mapping[str, Any], now: float) -> dict[str, Any]:
+        """Take a push; returns its response body."""
+        tenant_telemetry = self.tenants.setdefault(tenant, TenantTelemetry())
+        code = self._take(tenant_telemetry, request, now)
+        tenant_telemetry.refused += code is not Code.NONE
         return {"ErrorCode": code}
 
     def forget(self, known: Mapping[str, object]) -> None:
-        """Tenants that are no longer configured."""
+        """Drop tenants that are no longer configured."""
         for tenant in self.tenants.keys() - known.keys():
             del self.tenants[tenant]
 
-    def _take(self, having: Pushed, asked: Mapping[str, Any], now: float) -> Code:
-        client, data = asked["ClientInstanceId"], bytes(asked["Metrics"])
-        last = having.clients.get(client)
-        if client == _NOBODY:
+    def _take(self, tenant_telemetry: TenantTelemetry, request: Mapping[str, Any], now: float) -> Code:
+        client, data = request["ClientInstanceId"], bytes(request["Metrics"])
+        last = tenant_telemetry.clients.get(client)
+        if client == _NO_CLIENT_ID:
             return Code.INVALID_REQUEST
-        if last is not None and not asked["Terminating"] and now - last[0] < PUSH_SECONDS * TOO_EARLY:
+        if last is not None and not request["Terminating"] and now - last[0] < PUSH_SECONDS * TOO_EARLY:
             return Code.THROTTLING_QUOTA_EXCEEDED
-        if asked["SubscriptionId"] != SUBSCRIPTION:
+        if request["SubscriptionId"] != SUBSCRIPTION:
             return Code.UNKNOWN_SUBSCRIPTION_ID
-        if asked["CompressionType"] not in (NONE, GZIP):
+        if request["CompressionType"] not in (NONE, GZIP):
             return Code.UNSUPPORTED_COMPRESSION_TYPE
         if len(data) > PUSH_BYTES_MAX:
             return Code.TELEMETRY_TOO_LARGE
         try:
-            values = metrics(inflated(data) if asked["CompressionType"] == GZIP else data)
+            values = metrics(decompress(data) if request["CompressionType"] == GZIP else data)
         except Malformed:
             return Code.INVALID_RECORD
-        having.pushes += 1
-        having.bytes += len(data)
-        having.clients[client] = (now, {} if asked["Terminating"] else values)
-        having.clients.move_to_end(client)
-        if len(having.clients) > CLIENTS_MAX:
-            having.clients.popitem(last=False)
+        tenant_telemetry.pushes += 1
+        tenant_telemetry.clients[client] = (now, {} if request["Terminating"] else values)
+        tenant_telemetry.clients.move_to_end(client)
+        if len(tenant_telemetry.clients) > CLIENTS_MAX:
+            tenant_telemetry.clients.popitem(last=False)
         return Code.NONE
 
 
-def inflated(data: bytes) -> bytes:
-    """Undone, as far as that stays within bounds."""
-    undo = zlib.decompressobj(wbits=31)
+def decompress(data: bytes) -> bytes:
+    """Decompress a push, within bounds."""
+    decompressor = zlib.decompressobj(wbits=31)
     try:
-        found = undo.decompress(data, INFLATED_BYTES_MAX)
+        decompressed = decompressor.decompress(data, DECOMPRESSED_BYTES_MAX)
     except zlib.error as failure:
         raise Malformed(str(failure)) from failure
-    if undo.unconsumed_tail or not undo.eof:
-        raise Malformed("it is cut off, or larger than it may be")
-    return found
+    if decompressor.unconsumed_tail or not decompressor.eof:
+        raise Malformed("truncated, or larger than allowed")
+    return decompressed
 
 
 def metrics(data: bytes) -> dict[str, float]:
-    """The metrics that were asked for, by the tenant's names; of several points the highest."""
-    found: dict[str, float] = {}
-    for resource in _messages(data, _RESOURCES):
-        for scope in _messages(resource, _SCOPES):
-            for metric in _messages(scope, _SCOPED):
-                name = METRICS.get(next(_messages(metric, _NAME), b"").decode(errors="replace"))
+    """The requested metrics in a push, by their names here; the highest of several points."""
+    values: dict[str, float] = {}
+    for resource in _submessages(data, _RESOURCES):
+        for scope in _submessages(resource, _SCOPES):
+            for metric in _submessages(scope, _SCOPED):
+                name = METRICS.get(next(_submessages(metric, _NAME), b"").decode(errors="replace"))
                 if name is not None:
                     for value in _values(metric):
-                        found[name] = max(found.get(name, value), value)
-    return found
+                        values[name] = max(values.get(name, value), value)
+    return values
 
 
 def _values(metric: bytes) -> Iterator[float]:
     for kind in (_GAUGE, _SUM):
-        for container in _messages(metric, kind):
-            for point in _messages(container, _POINTS):
+        for container in _submessages(metric, kind):
+            for point in _submessages(container, _POINTS):
                 for number, value in _fields(point):
                     if number == _DOUBLE and len(value) == 8:
                         (real,) = struct.unpack("<d", value)
@@ -163,12 +162,12 @@ def _values(metric: bytes) -> Iterator[float]:
                         yield float(struct.unpack("<q", value)[0])
 
 
-def _messages(data: bytes, wanted: int) -> Iterator[bytes]:
-    return (value for number, value in _fields(data) if number == wanted)
+def _submessages(data: bytes, field: int) -> Iterator[bytes]:
+    return (value for number, value in _fields(data) if number == field)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each field of a protobuf message; those of a varint are left out."""
+    """Number and bytes of each field of a protobuf message, without varints."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -181,9 +180,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
-            raise Malformed(f"a field of kind {kind}")
+            raise Malformed(f"a field of wire type {kind}")
         if position + size > len(data):
-            raise Malformed("it is cut off")
+            raise Malformed("truncated")
         yield key >> 3, data[position : position + size]
         position += size
 
@@ -197,4 +196,4 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-    raise Malformed("a number without an end")
+    raise Malformed("a varint that does not end")

@@ -1,7 +1,7 @@
-"""The broker's side of a connection: dial, log in as the service account's own user, hand over.
+"""The broker's side of a connection: connect, log in as the service account's user, hand over to the session.
 
-While it dials, an `Upstream` answers to `exchange`, one frame at a time; afterwards every byte goes
-to its session. Salting a password costs a millisecond of processor, so the keys that follow from it are kept.
+During login an `Upstream` exchanges one frame at a time; afterwards every byte goes to its session. Salting a
+password costs a millisecond of processor time, so the derived keys are cached.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from penstock.kafka.scram import (
     first_message,
     keys_of,
 )
-from penstock.model.errors.gateway import AnswerUnexpected, UpstreamLoginRefused, UpstreamUnreachable
-from penstock.wire.codes import Code, name_of
+from penstock.model.errors.gateway import ResponseUnexpected, UpstreamLoginRefused, UpstreamUnreachable
+from penstock.wire.error_codes import Code, name_of
 from penstock.wire.frames import Request, decode_response, encode_request
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ CLIENT_ID: Final = "penstock-gateway"
 HANDSHAKE_VERSION: Final = 1
 AUTHENTICATE_VERSION: Final = 2
 CORRELATION_ID: Final = 0
-RENEWED_AFTER: Final = 0.8  # of a login's lifetime: a request may be under way when it is time
+RENEWED_AFTER: Final = 0.8  # of a login's lifetime: a request may be in flight when it ends
 NEVER: Final = float("inf")
 LOGIN_FRAME_BYTES_MAX: Final = 64 * 1024
-HELD_BYTES_MAX: Final = 2 * LOGIN_FRAME_BYTES_MAX  # two answers may come at once
+BUFFERED_BYTES_MAX: Final = 2 * LOGIN_FRAME_BYTES_MAX  # two responses may arrive at once
 KEYS_KEPT_MAX: Final = 20_000  # of users, 192 bytes each
 
 _size = struct.Struct(">i")
@@ -52,85 +52,88 @@ _keys = lru_cache(maxsize=KEYS_KEPT_MAX)(keys_of)
 
 
 class Upstream:
-    """One connection to one broker: asyncio's protocol, in which `data_received` is an attribute."""
+    """One connection to one broker: an asyncio protocol whose `data_received` is an attribute."""
 
     __slots__ = (
-        "_asked", "_held", "broker", "data_received", "ended", "renew_at", "resume", "stall", "transport",
+        "_buffered", "_pending", "broker", "data_received", "ended", "on_backpressure", "on_close",
+        "renew_at", "transport",
     )  # fmt: skip
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.transport: asyncio.Transport | None = None
         self.ended = False
-        self.renew_at = NEVER  # when it is time to log in again
+        self.renew_at = NEVER  # when to log in again
         self.data_received: Callable[[bytes], None] = self._receive_login
-        self.stall: Callable[[bool], None] = _ignore  # the broker does not keep up, or does again
-        self._held = b""
-        self._asked: asyncio.Future[bytes] | None = None
-        self.resume: Callable[[Exception | None], None] | None = None  # told when the connection ends
+        self.on_backpressure: Callable[[bool], None] = (
+            _ignore  # called with True when the broker does not keep up, and False after
+        )
+        self._buffered = b""
+        self._pending: asyncio.Future[bytes] | None = None
+        self.on_close: Callable[[Exception | None], None] | None = None  # called when the connection ends
 
-    # asyncio's calls
+    # asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
 
     def eof_received(self) -> None:
         """The transport closes itself."""
 
     def pause_writing(self) -> None:
-        self.stall(True)
+        self.on_backpressure(True)
 
     def resume_writing(self) -> None:
-        self.stall(False)
+        self.on_backpressure(False)
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.ended = True
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_exception(failure or ConnectionResetError("the broker closed the connection"))
-        if self.resume is not None:
-            self.resume(failure)
+        if self._pending is not None and not self._pending.done():
+            self._pending.set_exception(failure or ConnectionResetError("the broker closed the connection"))
+        if self.on_close is not None:
+            self.on_close(failure)
 
     def hand_over(self, receive: Callable[[bytes], None]) -> None:
-        """What comes from now on is somebody else's. A transport looks once at where its bytes go."""
+        """Send all further bytes to `receive`; the transport reads it when its protocol is set."""
         assert self.transport is not None
         self.data_received = receive
         self.transport.set_protocol(cast("asyncio.Protocol", self))
 
     def logged_in(self, lifetime_ms: int, now: float) -> None:
-        """For so long, 0 if for good."""
+        """Note how long the login is valid; 0 means forever."""
         self.renew_at = now + lifetime_ms / 1000 * RENEWED_AFTER if lifetime_ms else NEVER
 
-    # Until the login is done
+    # During login
 
     async def exchange(self, frames: bytes) -> bytes:
-        """Send a frame (or none, if it was sent along with one before), wait for the next answer's."""
+        """Send frames (or none, if they were sent before), and wait for the next response."""
         transport = self.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the broker closed the connection")
-        asked: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._asked = asked
+        pending: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._pending = pending
         if frames:
             transport.write(frames)
-        if self._held:
+        if self._buffered:
             self._receive_login(b"")
-        return await asked
+        return await pending
 
     def _receive_login(self, data: bytes) -> None:
-        held = self._held = self._held + data
-        if len(held) < _size.size:
+        buffered = self._buffered = self._buffered + data
+        if len(buffered) < _size.size:
             return
-        (size,) = _size.unpack_from(held)
+        (size,) = _size.unpack_from(buffered)
         end = _size.size + size
-        if not 4 <= size <= LOGIN_FRAME_BYTES_MAX or len(held) > HELD_BYTES_MAX:
+        if not 4 <= size <= LOGIN_FRAME_BYTES_MAX or len(buffered) > BUFFERED_BYTES_MAX:
             self.close()
             return
-        asked = self._asked
-        if len(held) >= end and asked is not None and not asked.done():
-            self._held = held[end:]
-            asked.set_result(held[_size.size : end])
+        pending = self._pending
+        if len(buffered) >= end and pending is not None and not pending.done():
+            self._buffered = buffered[end:]
+            pending.set_result(buffered[_size.size : end])
 
     def close(self) -> None:
-        """What was written still goes out."""
+        """Close after flushing what was written."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
 
@@ -144,9 +147,9 @@ def _ignore(full: bool) -> None:
 
 
 async def dial(broker: Broker, user: str, password: str, tls: ssl.SSLContext | None) -> tuple[Upstream, int]:
-    """A connection to the broker, logged in as this user, and for how many milliseconds that holds.
+    """Connect to the broker and log in as this user; returns for how many milliseconds the login is valid.
 
-    Time limits are the caller's.
+    The caller limits the time.
     """
     loop = asyncio.get_running_loop()
     upstream = Upstream(broker)
@@ -161,9 +164,8 @@ async def dial(broker: Broker, user: str, password: str, tls: ssl.SSLContext | N
         lifetime_ms = await log_in(upstream.exchange, broker, user, password)
     except OSError as failure:
         upstream.close()
-        address = f"{broker.host}:{broker.port}"
         reason = failure.strerror or failure
-        raise UpstreamUnreachable(broker=broker.id, address=address, reason=reason) from failure
+        raise UpstreamUnreachable(broker=broker.id, address=broker.address, reason=reason) from failure
     except BaseException:
         upstream.close()
         raise
@@ -171,30 +173,32 @@ async def dial(broker: Broker, user: str, password: str, tls: ssl.SSLContext | N
 
 
 async def log_in(exchange: ExchangeFrames, broker: Broker, user: str, password: str) -> int:
-    """Log in by SCRAM; for how many milliseconds that holds, 0 if for good."""
+    """Log in by SCRAM; returns for how many milliseconds the login is valid, 0 if forever."""
 
-    def answered(frame: bytes, api: str, version: int) -> dict[str, Any]:
-        answer = decode_response(api, version, frame)
-        if answer.correlation_id != CORRELATION_ID:
-            raise AnswerUnexpected(found=f"correlation id {answer.correlation_id}", expected=CORRELATION_ID)
-        code = answer.body["ErrorCode"]
+    def decoded(frame: bytes, api: str, version: int) -> dict[str, Any]:
+        response = decode_response(api, version, frame)
+        if response.correlation_id != CORRELATION_ID:
+            raise ResponseUnexpected(
+                actual=f"correlation id {response.correlation_id}", expected=CORRELATION_ID
+            )
+        code = response.body["ErrorCode"]
         if code != Code.NONE:
-            reason = answer.body.get("ErrorMessage") or name_of(code)
+            reason = response.body.get("ErrorMessage") or name_of(code)
             raise UpstreamLoginRefused(broker=broker.id, user=user, reason=reason)
-        return answer.body
+        return response.body
 
     nonce = base64.b64encode(os.urandom(NONCE_BYTES)).decode()
     scram = Exchange(HASHES[MECHANISM], user, password, nonce)
-    # A broker reads the second frame when it has answered the first: both go at once.
-    answered(
+    # The broker reads the second frame after responding to the first, so both are sent at once.
+    decoded(
         await exchange(_handshake_frame() + _token_frame(first_message(scram))),
         "SaslHandshake",
         HANDSHAKE_VERSION,
     )
-    first = answered(await exchange(b""), "SaslAuthenticate", AUTHENTICATE_VERSION)
+    first = decoded(await exchange(b""), "SaslAuthenticate", AUTHENTICATE_VERSION)
     try:
         proof = final_message(scram, first["AuthBytes"], _keys)
-        last = answered(await exchange(_token_frame(proof.message)), "SaslAuthenticate", AUTHENTICATE_VERSION)
+        last = decoded(await exchange(_token_frame(proof.message)), "SaslAuthenticate", AUTHENTICATE_VERSION)
         check_final(proof, last["AuthBytes"])
     except (ScramRefused, ScramUntrusted) as failure:
         raise UpstreamLoginRefused(broker=broker.id, user=user, reason=failure) from failure

@@ -1,12 +1,29 @@
-"""One small asyncio client for the platform's own calls.
+"""A small asyncio Kafka client for the platform's own calls.
 
-What it is: `connection` (one socket: TLS, login, version negotiation, pipelining), `client` (many
-brokers: bootstrap, routing, retries) and, a module for each noun, the admin calls that the rest of
-the platform needs as short typed functions.
+What it is: connections, routing and retries, plus short typed functions for the admin APIs that the
+platform needs.
 
-What it is not: the data path of applications, which is confluent-kafka.
+What it is not: the data path of applications. Those use confluent-kafka.
 
-What it promises: a call ends in its answer or in a typed error within its time limit; a cancelled
-call leaves the connection usable; nothing is retried that may have been done, unless doing it
-twice is harmless.
+What it promises: a call ends with its response or with a typed error within its time limit. A
+cancelled call leaves the connection usable. A request that may already have taken effect is sent
+again only if repeating it is harmless.
+
+Modules:
+  admin            Kafka's admin APIs: topics, groups, offsets, ACLs, configs, reassignments
+  append           append records to a partition without a transaction
+  broker_errors    turn Kafka error codes into errors of the catalogue
+  broker_metrics   scrape and parse the metrics of a node
+  client           a client for a whole cluster: bootstrap, routing, retries
+  compacted_topic  follow a compacted partition from its start
+  connection       one connection: TLS, login, version negotiation, pipelining
+  login            log in with SASL PLAIN or SCRAM
+  membership       share partitions among processes through a consumer group
+  ownership        elect one owner among several processes
+  partition_log    read committed records, and append in transactions
+  quorum           describe the KRaft quorum and read its metadata log
+  retry            decide whether and when to send a request again
+  routing          which node a request goes to
+  scram            the client side of SCRAM
+  security         TLS and login settings of a connection
 """

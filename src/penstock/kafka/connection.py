@@ -1,12 +1,12 @@
 """One connection to one broker or controller: open, log in, call, close.
 
     async with await Connection.open("localhost", 9092, security) as broker:
-        answer = await broker.call("DescribeCluster", {})
+        response = await broker.call("DescribeCluster", {})
 
-Calls are pipelined: any number of tasks may call at once, `in_flight_max` requests are on the wire,
-answers go to whoever asked. A cancelled call leaves the connection in order (its answer is dropped
-when it comes); a call that runs out of time closes it, since a broker that does not answer one
-request will answer none behind it either.
+Requests are pipelined: any number of tasks may call at once, and up to `in_flight_max` requests are in
+flight. A cancelled call leaves the connection usable; its response is dropped on arrival. A call that
+times out closes the connection, because a broker answers requests in order: no later one would be
+answered either.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ from penstock.model.errors.wire import (
     BrokerUntrusted,
     CallTimedOut,
     ConnectionLost,
-    FrameTooLarge,
     ResponseMalformed,
+    ResponseTooLarge,
 )
-from penstock.wire.codes import Code
 from penstock.wire.definitions import NONE, Versions, load
+from penstock.wire.error_codes import Code
 from penstock.wire.frames import API_VERSIONS, Request, decode_response, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
 CLIENT_ID: Final = "penstock"
 CLIENT_SOFTWARE: Final = {"ClientSoftwareName": "penstock", "ClientSoftwareVersion": "0.1.0"}
@@ -57,11 +56,11 @@ _error_code = struct.Struct(">h")
 @dataclass(slots=True)
 class _Waiting:
     correlation_id: int
-    answer: asyncio.Future[bytes]
+    response: asyncio.Future[bytes]
 
 
 class Connection:
-    """Made by `open`; see the module for what it promises."""
+    """Created by `open`. See the module docstring for its guarantees."""
 
     def __init__(
         self,
@@ -73,16 +72,16 @@ class Connection:
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> None:
         self.address = address
-        self.versions: dict[str, Versions] = {}  # by API name, as the other side offers them
-        self.api_versions: dict[str, Any] = {}  # its whole ApiVersions answer: features and all
-        self.expires_at: float | None = None  # monotonic; when the login ends (KIP-368)
+        self.versions: dict[str, Versions] = {}  # by API name, as the broker offers them
+        self.api_versions: dict[str, Any] = {}  # the whole ApiVersions response, with features
+        self.expires_at: float | None = None  # monotonic; when the login expires (KIP-368)
         self._reader = reader
         self._writer = writer
         self._client_id = client_id
         self._waiting: deque[_Waiting] = deque()
         self._slots = asyncio.Semaphore(in_flight_max)
         self._correlation_id = 0
-        self._ended: Callable[[], PenstockError] | None = None  # makes the error that later calls get
+        self._ended: Callable[[], PenstockError] | None = None  # creates the error that later calls raise
         self._receiver = asyncio.create_task(self._receive(), name=f"kafka connection to {address}")
 
     @classmethod
@@ -116,9 +115,8 @@ class Connection:
             if connection is not None:
                 await connection.close()
             if isinstance(failure, TimeoutError):
-                raise BrokerUnreachable(
-                    address=address, reason=f"no answer within {timeout:g} s"
-                ) from failure
+                reason = f"no response within {timeout:g} s"
+                raise BrokerUnreachable(address=address, reason=reason) from failure
             if isinstance(failure, ssl.SSLCertVerificationError):
                 raise BrokerUntrusted(address=address, reason=failure.verify_message) from failure
             if isinstance(failure, OSError):
@@ -133,10 +131,9 @@ class Connection:
         version: int | None = None,
         timeout: float = CALL_SECONDS,
     ) -> dict[str, Any]:
-        """The answer to one request, in the newest version both sides know unless one is given.
+        """Send a request and return its response; in the newest common version unless one is given.
 
-        The answer to a Produce with `Acks` 0, to which brokers send none, is empty.
-        """
+        A Produce with `Acks` 0 returns an empty response, because brokers send none."""
         chosen = self.version_of(api) if version is None else version
         values = body or {}
         try:
@@ -144,24 +141,21 @@ class Connection:
                 frame = await self._exchange(api, chosen, values)
         except TimeoutError:
             late = CallTimedOut(api=api, address=self.address, seconds=timeout)
-            self._end(lambda: ConnectionLost(address=self.address, reason=f"{api} was not answered in time"))
+            self._end(lambda: ConnectionLost(address=self.address, reason=f"{api} timed out"))
             raise late from None
         return decode_response(api, chosen, frame).body if frame else {}
 
-    def version_of(self, api: str, newest: int | None = None) -> int:
-        """The newest version of `api` that both sides know, at most `newest`."""
+    def version_of(self, api: str, version_max: int | None = None) -> int:
+        """The newest version of `api` that both sides know, at most `version_max`."""
         known = load().request(api).valid_versions
         offered = self.versions.get(api, NONE)
         last = min(known.last, offered.last)
-        if newest is not None:
-            last = min(last, newest)
+        if version_max is not None:
+            last = min(last, version_max)
         if last < max(known.first, offered.first):
+            version, address = load().kafka_version, self.address
             raise ApiUnsupported(
-                address=self.address,
-                api=api,
-                offered=offered,
-                known=known,
-                kafka_version=load().kafka_version,
+                address=address, api=api, offered=offered, known=known, kafka_version=version
             )
         return last
 
@@ -171,12 +165,12 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """No call waits for its answer."""
+        """No request is in flight."""
         return not self._waiting
 
     async def close(self) -> None:
-        """Close at once; calls that still wait get ConnectionLost."""
-        self._end(lambda: ConnectionLost(address=self.address, reason="it was closed on this side"))
+        """Close at once; pending calls raise ConnectionLost."""
+        self._end(lambda: ConnectionLost(address=self.address, reason="it was closed by this client"))
         self._receiver.cancel()
         await asyncio.wait((self._receiver,))
         try:
@@ -188,16 +182,14 @@ class Connection:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _negotiate(self) -> None:
         version = load().request(API_VERSIONS).valid_versions.last
         frame = await self._exchange(API_VERSIONS, version, CLIENT_SOFTWARE)
         code = _error_code.unpack_from(frame, _size.size)[0] if len(frame) >= _size.size + 2 else 0
-        if code == Code.UNSUPPORTED_VERSION:  # KIP-511: such an answer is always of version 0
+        if code == Code.UNSUPPORTED_VERSION:  # KIP-511: this response is always in version 0
             offered = _offered(decode_response(API_VERSIONS, 0, frame).body)
             version = min(version, offered.get(API_VERSIONS, Versions(0, 0)).last)
             software = CLIENT_SOFTWARE if version >= SOFTWARE_VERSION_FIRST else {}
@@ -206,7 +198,7 @@ class Connection:
         self.versions = _offered(self.api_versions)
 
     async def _exchange(self, api: str, version: int, body: Mapping[str, Any]) -> bytes:
-        """Send one request and wait for its answer's frame; empty if none is to come."""
+        """Send a request and wait for the frame of its response; empty if none will come."""
         await self._slots.acquire()
         if self._ended is not None:
             self._slots.release()
@@ -221,11 +213,11 @@ class Connection:
             self._slots.release()
             await self._send(data)
             return b""
-        # From here the slot is the answer's: the receiver frees it, whether the caller waits or not.
+        # From here on the receiver frees the slot, whether or not the caller still waits.
         waiting = _Waiting(self._correlation_id, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         await self._send(data)
-        return await waiting.answer
+        return await waiting.response
 
     async def _send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -238,34 +230,34 @@ class Connection:
     async def _receive(self) -> None:
         try:
             while True:
-                self._answered(await self._frame())
+                self._complete(await self._frame())
         except asyncio.IncompleteReadError:
-            self._end(lambda: ConnectionLost(address=self.address, reason="the other side closed it"))
+            self._end(lambda: ConnectionLost(address=self.address, reason="the broker closed it"))
         except OSError as failure:
             reason = _reason(failure)
             self._end(lambda: ConnectionLost(address=self.address, reason=reason))
         except PenstockError as failure:
             kind, facts = type(failure), failure.facts
             self._end(lambda: kind(**facts))
-        finally:  # whatever ends the reading ends the calls that wait for it
-            self._end(lambda: ConnectionLost(address=self.address, reason="nobody reads from it any more"))
+        finally:  # nothing is received any more, so no pending call can complete
+            self._end(lambda: ConnectionLost(address=self.address, reason="its receiver stopped"))
 
     async def _frame(self) -> bytes:
         size: int = _size.unpack(await self._reader.readexactly(_size.size))[0]
         if not _size.size <= size <= FRAME_BYTES_MAX:
-            raise FrameTooLarge(address=self.address, size=size, size_max=FRAME_BYTES_MAX)
+            raise ResponseTooLarge(address=self.address, size=size, size_max=FRAME_BYTES_MAX)
         return await self._reader.readexactly(size)
 
-    def _answered(self, frame: bytes) -> None:
+    def _complete(self, frame: bytes) -> None:
         expected = self._waiting[0].correlation_id if self._waiting else None
-        found = _size.unpack_from(frame)[0]
-        if found != expected:
-            reason = f"its correlation id is {found}, {expected} was expected"
+        actual = _size.unpack_from(frame)[0]
+        if actual != expected:
+            reason = f"its correlation id is {actual}, {expected} was expected"
             raise ResponseMalformed(message="ResponseHeader", version="?", reason=reason)
         waiting = self._waiting.popleft()
         self._slots.release()
-        if not waiting.answer.done():  # done: its caller was cancelled
-            waiting.answer.set_result(frame)
+        if not waiting.response.done():  # done: its caller was cancelled
+            waiting.response.set_result(frame)
 
     def _end(self, error: Callable[[], PenstockError]) -> None:
         if self._ended is not None:
@@ -274,16 +266,16 @@ class Connection:
         while self._waiting:
             waiting = self._waiting.popleft()
             self._slots.release()
-            if not waiting.answer.done():
-                waiting.answer.set_exception(error())
+            if not waiting.response.done():
+                waiting.response.set_exception(error())
         self._writer.close()
 
 
-def _offered(answer: Mapping[str, Any]) -> dict[str, Versions]:
+def _offered(response: Mapping[str, Any]) -> dict[str, Versions]:
     names = load().apis()
     return {
         names[api["ApiKey"]]: Versions(api["MinVersion"], api["MaxVersion"])
-        for api in answer["ApiKeys"]
+        for api in response["ApiKeys"]
         if api["ApiKey"] in names
     }
 

@@ -1,4 +1,4 @@
-"""Logging in by SASL on a connection that is already open: PLAIN and SCRAM."""
+"""Log in with SASL (PLAIN or SCRAM) on an open connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.kafka.scram import (
 )
 from penstock.kafka.security import Login, Mechanism
 from penstock.model.errors.wire import BrokerUntrusted, LoginRefused
-from penstock.wire.codes import Code, name_of
+from penstock.wire.error_codes import Code, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Caller(Protocol):
 
 
 async def log_in(connection: Caller, login: Login) -> int:
-    """Log in; for how many milliseconds the login holds, 0 if for good (KIP-368)."""
+    """Log in; returns the lifetime of the login in milliseconds, 0 if it never expires (KIP-368)."""
     handshake = await connection.call(
         "SaslHandshake", {"Mechanism": login.mechanism.value}, version=HANDSHAKE_VERSION
     )
@@ -63,11 +63,11 @@ async def log_in(connection: Caller, login: Login) -> int:
 async def _authenticate(
     connection: Caller, login: Login, token: bytes, offered: list[str]
 ) -> tuple[int, bytes]:
-    answer = await connection.call("SaslAuthenticate", {"AuthBytes": token})
-    if answer["ErrorCode"] != Code.NONE:
-        reason = answer["ErrorMessage"] or name_of(answer["ErrorCode"])
+    response = await connection.call("SaslAuthenticate", {"AuthBytes": token})
+    if response["ErrorCode"] != Code.NONE:
+        reason = response["ErrorMessage"] or name_of(response["ErrorCode"])
         _refuse(connection, login, reason, offered)
-    return answer.get("SessionLifetimeMs", 0), answer["AuthBytes"]
+    return response.get("SessionLifetimeMs", 0), response["AuthBytes"]
 
 
 def _refuse(connection: Caller, login: Login, reason: str, offered: list[str]) -> NoReturn:

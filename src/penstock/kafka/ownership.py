@@ -1,13 +1,13 @@
-"""One owner among several processes: whoever the single partition of a group is assigned to.
+"""Elect one owner among several processes: the one that is assigned a group's single partition.
 
-The partition stays where it is while that member is there (`membership`).
+The owner keeps the partition for as long as it stays in the group (see `membership`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.kafka.membership import SESSION_SECONDS, Membership
+from penstock.kafka.membership import SESSION_SECONDS, GroupMembership
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from penstock.kafka.client import Client
 
 
-class Ownership(Membership):
-    """`changed(True)` when it becomes the owner, `changed(False)` when it is that no more."""
+class Ownership(GroupMembership):
+    """Calls `changed(True)` when this process becomes the owner, `changed(False)` when it stops being it."""
 
     def __init__(
         self,
@@ -27,15 +27,13 @@ class Ownership(Membership):
         changed: Callable[[bool], None],
         session_seconds: float = SESSION_SECONDS,
     ) -> None:
+        def owned_changed(owned: frozenset[int]) -> None:
+            changed(bool(owned))
+
         super().__init__(
-            client,
-            group,
-            topic,
-            partitions=1,
-            changed=lambda owned: changed(bool(owned)),
-            session_seconds=session_seconds,
+            client, group, topic, partitions=1, changed=owned_changed, session_seconds=session_seconds
         )
 
-    def holds(self) -> bool:
-        """Whether we own as far as anybody can know without asking."""
+    def is_owner(self) -> bool:
+        """Whether this process is the owner; false if the last confirmation is too old."""
         return bool(self.owned())

@@ -1,7 +1,7 @@
-"""The KRaft quorum, and its log of the cluster's metadata.
+"""Describe the KRaft quorum, and read its metadata log.
 
-`describe` may be asked of brokers and controllers. The log is read from the controllers' listener:
-give `read` a client made with `controllers=True`, whose user may act on the cluster.
+`describe` works with brokers and controllers. `read` needs a client created with `controllers=True`
+whose user has the ClusterAction right.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from penstock.kafka.broker_errors import broker_error, check
 from penstock.kafka.connection import CALL_SECONDS
-from penstock.kafka.refusals import check, refusal
 from penstock.kafka.routing import Address, NodeWithId
-from penstock.wire.codes import STALE_METADATA, Code
+from penstock.wire.error_codes import STALE_METADATA, Code
 from penstock.wire.logs import METADATA, Entry, read_framed
 from penstock.wire.records import batches, records
 
@@ -27,7 +27,7 @@ METADATA_TOPIC_ID: Final = UUID(int=1)
 READ_BYTES_MAX: Final = 8 << 20
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
 LEADER_CHANGES_MAX: Final = 5  # attempts to find the leader before giving up
-_ASK_QUORUM: Final = {"Topics": [{"TopicName": METADATA_TOPIC, "Partitions": [{"PartitionIndex": 0}]}]}
+_DESCRIBE_QUORUM: Final = {"Topics": [{"TopicName": METADATA_TOPIC, "Partitions": [{"PartitionIndex": 0}]}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Replica:
     id: int
     directory_id: UUID
     end_offset: int
-    last_fetch_ms: int  # −1: not told
+    last_fetch_ms: int  # −1: not reported
     last_caught_up_ms: int
 
 
@@ -46,7 +46,7 @@ class Quorum:
     high_watermark: int
     voters: tuple[Replica, ...]
     observers: tuple[Replica, ...]
-    addresses: Mapping[int, Address]  # of the voters, as they reach each other
+    addresses: Mapping[int, Address]  # of the voters' controller listeners
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class MetadataRecord:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A stretch of the metadata log. From a snapshot it is the whole state up to `next_offset`."""
+    """Consecutive records of the metadata log; a snapshot holds the whole state up to `next_offset`."""
 
     records: tuple[MetadataRecord, ...]
     next_offset: int
@@ -67,56 +67,49 @@ class Chunk:
 
 
 async def describe(client: Client, *, timeout: float = CALL_SECONDS) -> Quorum:
-    answer = await client.call("DescribeQuorum", _ASK_QUORUM, timeout=timeout)
-    check("DescribeQuorum", answer["ErrorCode"], answer.get("ErrorMessage"))
-    p = answer["Topics"][0]["Partitions"][0]
+    response = await client.call("DescribeQuorum", _DESCRIBE_QUORUM, timeout=timeout)
+    check("DescribeQuorum", response["ErrorCode"], response.get("ErrorMessage"))
+    p = response["Topics"][0]["Partitions"][0]
     check("DescribeQuorum", p["ErrorCode"], p.get("ErrorMessage"))
     addresses = {
         node["NodeId"]: Address(node["Listeners"][0]["Host"], node["Listeners"][0]["Port"])
-        for node in answer.get("Nodes", ())
+        for node in response.get("Nodes", ())
         if node["Listeners"]
     }
-    return Quorum(
-        leader_id=p["LeaderId"],
-        leader_epoch=p["LeaderEpoch"],
-        high_watermark=p["HighWatermark"],
-        voters=tuple(map(_replica, p["CurrentVoters"])),
-        observers=tuple(map(_replica, p["Observers"])),
-        addresses=addresses,
-    )
+    voters, observers = (tuple(map(_replica, p[key])) for key in ("CurrentVoters", "Observers"))
+    return Quorum(p["LeaderId"], p["LeaderEpoch"], p["HighWatermark"], voters, observers, addresses)
 
 
 async def read(
     client: Client, offset: int = 0, *, wait_seconds: float = 0.0, timeout: float = CALL_SECONDS
 ) -> Chunk:
-    """Committed records from `offset` on; from a snapshot if the log no longer reaches back so far.
+    """Committed records from `offset`, or a snapshot if the log no longer reaches back that far.
 
-    Waits up to `wait_seconds` for something new. Call again with `next_offset`.
-    """
+    Waits up to `wait_seconds` for new records. Continue with `next_offset`."""
     quorum = await describe(client, timeout=timeout)
     leader, epoch = quorum.leader_id, quorum.leader_epoch
     for _ in range(LEADER_CHANGES_MAX):
         body = _fetch(offset, epoch, int(wait_seconds * 1000))
-        answer = await client.call(
+        response = await client.call(
             "Fetch", body, to=NodeWithId(leader), timeout=timeout + wait_seconds, lane="metadata log"
         )
-        check("Fetch", answer["ErrorCode"], None, "metadata log")
-        p = answer["Responses"][0]["Partitions"][0]
-        now = p["CurrentLeader"]
+        check("Fetch", response["ErrorCode"], None, "metadata log")
+        p = response["Responses"][0]["Partitions"][0]
+        current = p["CurrentLeader"]
         if p["ErrorCode"] in STALE_METADATA | {Code.UNKNOWN_LEADER_EPOCH, Code.INVALID_REQUEST}:
-            if now["LeaderId"] < 0:
+            if current["LeaderId"] < 0:
                 quorum = await describe(client, timeout=timeout)
-                now = {"LeaderId": quorum.leader_id, "LeaderEpoch": quorum.leader_epoch}
-            leader, epoch = now["LeaderId"], now["LeaderEpoch"]
+                current = {"LeaderId": quorum.leader_id, "LeaderEpoch": quorum.leader_epoch}
+            leader, epoch = current["LeaderId"], current["LeaderEpoch"]
             continue
         check("Fetch", p["ErrorCode"], None, "metadata log")
         if p["SnapshotId"]["EndOffset"] >= 0:
             return await _snapshot(client, leader, epoch, p["SnapshotId"], p["HighWatermark"], timeout)
-        found = tuple(r for r in _records(p["Records"] or b"") if offset <= r[0] < p["HighWatermark"])
-        next_offset = found[-1][0] + 1 if found else offset
-        kept = tuple(MetadataRecord(o, e, entry) for o, e, entry in found if entry is not None)
-        return Chunk(kept, next_offset, p["HighWatermark"], is_snapshot=False)
-    raise refusal("Fetch", Code.NOT_LEADER_OR_FOLLOWER, None, "metadata log")
+        committed = tuple(r for r in _records(p["Records"] or b"") if offset <= r[0] < p["HighWatermark"])
+        next_offset = committed[-1][0] + 1 if committed else offset
+        entries = tuple(MetadataRecord(o, e, entry) for o, e, entry in committed if entry is not None)
+        return Chunk(entries, next_offset, p["HighWatermark"], is_snapshot=False)
+    raise broker_error("Fetch", Code.NOT_LEADER_OR_FOLLOWER, None, "metadata log")
 
 
 async def _snapshot(
@@ -131,29 +124,23 @@ async def _snapshot(
             "SnapshotId": {"EndOffset": snapshot_id["EndOffset"], "Epoch": snapshot_id["Epoch"]},
             "Position": len(data),
         }
-        body = {
-            "MaxBytes": READ_BYTES_MAX,
-            "Topics": [{"Name": METADATA_TOPIC, "Partitions": [partition]}],
-        }
-        answer = await client.call("FetchSnapshot", body, to=NodeWithId(leader), timeout=timeout)
-        check("FetchSnapshot", answer["ErrorCode"], None, "metadata snapshot")
-        p = answer["Topics"][0]["Partitions"][0]
+        body = {"MaxBytes": READ_BYTES_MAX, "Topics": [{"Name": METADATA_TOPIC, "Partitions": [partition]}]}
+        response = await client.call("FetchSnapshot", body, to=NodeWithId(leader), timeout=timeout)
+        check("FetchSnapshot", response["ErrorCode"], None, "metadata snapshot")
+        p = response["Topics"][0]["Partitions"][0]
         check("FetchSnapshot", p["ErrorCode"], None, "metadata snapshot")
         size = min(p["Size"], SNAPSHOT_BYTES_MAX)
         if not p["UnalignedRecords"]:
             break
         data += p["UnalignedRecords"]
     end = snapshot_id["EndOffset"]
-    kept = tuple(
-        MetadataRecord(end - 1, snapshot_id["Epoch"], entry)
-        for _, _, entry in _records(bytes(data))
-        if entry is not None
-    )
-    return Chunk(kept, end, watermark, is_snapshot=True)
+    written = [entry for _, _, entry in _records(bytes(data)) if entry is not None]
+    entries = tuple(MetadataRecord(end - 1, snapshot_id["Epoch"], entry) for entry in written)
+    return Chunk(entries, end, watermark, is_snapshot=True)
 
 
 def _records(data: bytes | memoryview) -> Iterator[tuple[int, int, Entry | None]]:
-    """Offset, epoch and entry of every record; None for the quorum's own control records."""
+    """Offset, epoch and entry of every record; the entry is None for control records."""
     for batch in batches(data):
         for record in records(batch):
             entry = None
@@ -167,8 +154,8 @@ def _fetch(offset: int, epoch: int, wait_ms: int) -> dict[str, Any]:
         "Partition": 0,
         "CurrentLeaderEpoch": epoch,
         "FetchOffset": offset,
-        # Only committed records are read, and those never diverge: the leader's own epoch holds for
-        # any offset it has. (Below 0 it would take us for a consumer and refuse.)
+        # Only committed records are read, and those never diverge, so the leader's epoch is right for
+        # any offset it has. (With an epoch below 0 the leader takes us for a consumer and refuses.)
         "LastFetchedEpoch": epoch if offset > 0 else 0,
         "PartitionMaxBytes": READ_BYTES_MAX,
     }

@@ -1,4 +1,4 @@
-"""To whom a call goes, and what we know of the cluster. Values only."""
+"""Which node a request goes to, and the known nodes of a cluster. Values only."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Address:
 
 
 def addresses(bootstrap: str | Sequence[str]) -> tuple[Address, ...]:
-    parts = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
-    return tuple(Address.parse(part) for part in parts if part.strip())
+    servers = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
+    return tuple(Address.parse(server) for server in servers if server.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the last Metadata (or, of controllers, DescribeCluster) answer said."""
+    """The nodes in the last Metadata response (DescribeCluster, for controllers)."""
 
     id: str | None
     controller_id: int
@@ -57,8 +57,8 @@ class CoordinatorKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Anyone:
-    """Whichever node answers."""
+class AnyNode:
+    """Any reachable node."""
 
     def __str__(self) -> str:
         return "any node"
@@ -66,7 +66,7 @@ class Anyone:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """The node that Metadata calls the controller; brokers pass on what is the quorum's to do."""
+    """The controller named by Metadata: a broker, which forwards requests to the quorum."""
 
     def __str__(self) -> str:
         return "the controller"
@@ -98,9 +98,9 @@ class CoordinatorOf:
         return f"the coordinator of {self.kind.name.lower()} {self.key!r}"
 
 
-Route = Anyone | Controller | NodeWithId | LeaderOf | CoordinatorOf
+Route = AnyNode | Controller | NodeWithId | LeaderOf | CoordinatorOf
 
-ANYONE: Final = Anyone()
+ANY_NODE: Final = AnyNode()
 CONTROLLER: Final = Controller()
 
 
@@ -112,15 +112,10 @@ def transaction_coordinator(transactional_id: str) -> CoordinatorOf:
     return CoordinatorOf(CoordinatorKind.TRANSACTION, transactional_id)
 
 
-def cluster_of_metadata(answer: Mapping[str, Any]) -> Cluster:
-    nodes = {b["NodeId"]: _node(b["NodeId"], b) for b in answer["Brokers"]}
-    return Cluster(answer.get("ClusterId"), answer["ControllerId"], nodes)
-
-
-def cluster_of_description(answer: Mapping[str, Any]) -> Cluster:
-    nodes = {b["BrokerId"]: _node(b["BrokerId"], b) for b in answer["Brokers"]}
-    return Cluster(answer["ClusterId"], answer["ControllerId"], nodes)
-
-
-def _node(node_id: int, broker: Mapping[str, Any]) -> Node:
-    return Node(node_id, Address(broker["Host"], broker["Port"]), broker.get("Rack"))
+def cluster_of(response: Mapping[str, Any], node_id: str) -> Cluster:
+    """From a Metadata or DescribeCluster response, whose brokers have their id in `node_id`."""
+    nodes = {
+        b[node_id]: Node(b[node_id], Address(b["Host"], b["Port"]), b.get("Rack"))
+        for b in response["Brokers"]
+    }
+    return Cluster(response.get("ClusterId"), response["ControllerId"], nodes)

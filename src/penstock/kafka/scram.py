@@ -1,8 +1,7 @@
-"""The client's side of SCRAM (RFC 5802, RFC 7677), as a value and three functions. No I/O.
+"""The client side of SCRAM (RFC 5802, RFC 7677): three functions without I/O.
 
-The server proves itself too: whoever does not know the salted password cannot make the signature
-that `check_final` asks for. Kafka does not normalise passwords (no SASLprep), so neither is done
-here.
+The server authenticates too: without the salted password it cannot produce the signature that
+`check_final` verifies. Kafka does not normalise passwords (SASLprep), so this does not either.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
     KeysBy = Callable[[str, str, bytes, int], "Keys"]
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-ITERATIONS_MIN: Final = 4096  # RFC 7677; fewer would let a false server weaken the password
-ITERATIONS_MAX: Final = 1_000_000  # a false server must not make us compute for minutes
+ITERATIONS_MIN: Final = 4096  # RFC 7677; with fewer, an impostor could weaken the password
+ITERATIONS_MAX: Final = 1_000_000  # an impostor must not make us compute for minutes
 NONCE_BYTES: Final = 24
 
 
 class ScramRefused(ValueError):
-    """The server said no; the text is its reason."""
+    """The server rejected the login; the text is its reason."""
 
 
 class ScramUntrusted(ValueError):
-    """The server's messages do not add up."""
+    """The server's messages are invalid, so it cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def first_message(exchange: Exchange) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What follows from a password and a salt, the same for every login."""
+    """Derived from a password and a salt; the same for every login."""
 
     client: bytes = field(repr=False)
     stored: bytes = field(repr=False)
@@ -66,7 +65,7 @@ class Keys:
 
 
 def keys_of(hash_name: str, password: str, salt: bytes, iterations: int) -> Keys:
-    """The slow part, on purpose. Whoever logs in often keeps what it gives."""
+    """Derive the keys. Slow on purpose: cache the result if you log in often."""
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
     client = hmac.digest(salted, b"Client Key", hash_name)
     server = hmac.digest(salted, b"Server Key", hash_name)
@@ -74,16 +73,17 @@ def keys_of(hash_name: str, password: str, salt: bytes, iterations: int) -> Keys
 
 
 def final_message(exchange: Exchange, server_first: bytes, keys_by: KeysBy = keys_of) -> Proof:
-    """Our proof, and the signature that the server must answer it with."""
-    said = _attributes(server_first)
+    """Our proof, and the signature the server must reply with."""
+    attributes = _attributes(server_first)
     try:
-        nonce, salt, iterations = said["r"], base64.b64decode(said["s"], validate=True), int(said["i"])
+        nonce, salt = attributes["r"], base64.b64decode(attributes["s"], validate=True)
+        iterations = int(attributes["i"])
     except (KeyError, ValueError, binascii.Error) as broken:
-        raise ScramUntrusted("its first message is not a SCRAM one") from broken
+        raise ScramUntrusted("its first message is not a SCRAM message") from broken
     if not nonce.startswith(exchange.nonce) or len(nonce) == len(exchange.nonce):
-        raise ScramUntrusted("it did not take up our nonce")
+        raise ScramUntrusted("it did not extend our nonce")
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-        raise ScramUntrusted(f"it asks for {iterations} iterations")
+        raise ScramUntrusted(f"it demands {iterations} iterations")
     without_proof = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
     signed = ",".join((exchange.first_bare, server_first.decode(), without_proof)).encode()
     keys = keys_by(exchange.hash_name, exchange.password, salt, iterations)
@@ -95,20 +95,20 @@ def final_message(exchange: Exchange, server_first: bytes, keys_by: KeysBy = key
 
 
 def check_final(proof: Proof, server_final: bytes) -> None:
-    said = _attributes(server_final)
-    if "e" in said:
-        raise ScramRefused(said["e"])
+    attributes = _attributes(server_final)
+    if "e" in attributes:
+        raise ScramRefused(attributes["e"])
     try:
-        signature = base64.b64decode(said["v"], validate=True)
+        signature = base64.b64decode(attributes["v"], validate=True)
     except (KeyError, binascii.Error) as broken:
-        raise ScramUntrusted("its last message is not a SCRAM one") from broken
+        raise ScramUntrusted("its last message is not a SCRAM message") from broken
     if not hmac.compare_digest(signature, proof.server_signature):
         raise ScramUntrusted("its signature is wrong: it does not know the password")
 
 
 def _attributes(message: bytes) -> dict[str, str]:
     try:
-        parts = message.decode().split(",")
+        pairs = message.decode().split(",")
     except UnicodeDecodeError as broken:
         raise ScramUntrusted("its message is not UTF-8") from broken
-    return {part[:1]: part[2:] for part in parts if part[1:2] == "="}
+    return {pair[:1]: pair[2:] for pair in pairs if pair[1:2] == "="}

@@ -1,4 +1,4 @@
-"""How to open a connection: in the clear or by TLS, with or without a login."""
+"""How to open a connection: with or without TLS, with or without a login."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class Login:
 class Security:
     login: Login | None = None
     tls: ssl.SSLContext | None = None
-    server_name: str | None = None  # for SNI and the certificate check, if not the host itself
+    server_name: str | None = None  # for SNI and certificate verification, if it is not the host
 
     @property
     def protocol(self) -> str:
-        """Kafka's name for it, as in `security.protocol`."""
+        """The value of Kafka's `security.protocol`."""
         return ("SASL_" if self.login else "") + ("SSL" if self.tls else "PLAINTEXT")
 
 
 PLAINTEXT: Final = Security()
 
 
-def tls_trusting(
+def tls_context(
     authority: Path, *, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """TLS that trusts this certificate authority alone; with a client certificate if one is given."""
+    """TLS that trusts only this certificate authority, with a client certificate if one is given."""
     context = ssl.create_default_context(cafile=str(authority))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate is not None:

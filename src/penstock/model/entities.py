@@ -1,10 +1,10 @@
-"""The nouns of the platform as whole values: what the registry keeps, one record each.
+"""The platform's entities as values: what the registry stores, one record each.
 
-An entity is written whole, with a version that rises by one with every change; what must change
-together is one entity. A field is added with a default and at the top level (a value within an
-entity has no version of its own), and `body_schema` stays. What a newer writer added is kept in
-`unknown` and written back, so that an older control plane, after a rollback, destroys nothing. A
-`body_schema` that is newer than ours is refused: its meaning may have changed.
+An entity is written as a whole, with a version that rises by one with every change. What must change
+together is one entity. New fields have a default and are at the top level, because nested values have no
+version; `body_schema` stays. Fields of a newer writer are kept in `unknown` and written back, so that an
+older control plane destroys nothing after a rollback. A newer `body_schema` is rejected: its meaning may
+have changed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Self
 
-from penstock.model.errors.events import EventFieldInvalid, EventTooNew, EventUnreadable
+from penstock.model.errors.events import EventTooNew
 from penstock.model.events import RegistryRecord
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, ServiceAccountId, Zone
-from penstock.model.schema import WrongType, readers_of
+from penstock.model.schema import read_fields
 
 _ENVELOPE: Final = frozenset({"id", "version", "changed_ms", "unknown"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """The root: whose record it is, and at which version. Version 0 was never written."""
+    """The base of all entities. Version 0 has never been written."""
 
     kind: ClassVar[str]
     body_schema: ClassVar[int] = 1
@@ -49,20 +49,9 @@ class Entity:
     @classmethod
     def from_record(cls, record: RegistryRecord) -> Self:
         if record.body_schema > cls.body_schema:
-            raise EventTooNew(kind=cls.kind, found=record.body_schema, major=cls.body_schema)
-        known: dict[str, Any] = {}
-        readers = _body_readers(cls)
-        for name, (read, required) in readers.items():
-            if name not in record.body:
-                if required:
-                    raise EventUnreadable(kind=cls.kind, reason=f"`{name}` is missing")
-                continue
-            try:
-                known[name] = read(record.body[name])
-            except WrongType as expected:
-                shown = repr(record.body[name])[:80]
-                raise EventFieldInvalid(kind=cls.kind, field=name, value=shown, expected=expected) from None
-        unknown = {name: value for name, value in record.body.items() if name not in readers}
+            raise EventTooNew(kind=cls.kind, actual=record.body_schema, major=cls.body_schema)
+        known = read_fields(cls, cls.kind, record.body, skip=_ENVELOPE)
+        unknown = {name: value for name, value in record.body.items() if name not in known}
         return cls(id=record.id, version=record.version, changed_ms=record.time_ms, unknown=unknown, **known)
 
     def changed(self, now_ms: int, **values: Any) -> Self:
@@ -70,19 +59,8 @@ class Entity:
         return replace(self, **{"version": self.version + 1, "changed_ms": now_ms} | values)
 
 
-_known_readers: dict[type, dict[str, Any]] = {}
-
-
-def _body_readers(cls: type) -> dict[str, Any]:
-    """Made once: a registry of thousands of entities is read record by record at every start."""
-    if cls not in _known_readers:
-        readers = readers_of(cls).items()
-        _known_readers[cls] = {name: reader for name, reader in readers if name not in _ENVELOPE}
-    return _known_readers[cls]
-
-
 def _plain(value: Any) -> Any:
-    """As JSON would have it back."""
+    """The value as JSON would return it."""
     if isinstance(value, tuple):
         return [_plain(member) for member in value]
     if isinstance(value, Mapping):
@@ -92,7 +70,7 @@ def _plain(value: Any) -> Any:
 
 class Tenancy(StrEnum):
     SHARED = "shared"
-    DEDICATED = "dedicated"  # a shared one with one tenant
+    DEDICATED = "dedicated"  # a physical cluster with one tenant
 
 
 class Zones(StrEnum):
@@ -108,8 +86,8 @@ class ClusterState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerPlace:
-    """A broker, and where gateways reach it."""
+class BrokerEndpoint:
+    """A broker, and the address that gateways connect to."""
 
     id: BrokerId
     zone: Zone
@@ -118,14 +96,14 @@ class BrokerPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class CellPlace:
+class CellMembers:
     id: str
     brokers: tuple[BrokerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRule:
-    """Which networks may connect: none that is denied; if any is allowed, only allowed ones."""
+    """Which networks may connect: no denied ones, and only allowed ones if any are listed."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
@@ -140,19 +118,19 @@ class ConditionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something about a cluster that a person should know, for as long as it lasts."""
+    """A lasting problem of a cluster that an operator should know about."""
 
-    kind: str  # a `ConditionKind`, or one that a newer control plane knows
+    kind: str  # a `ConditionKind`, or one of a newer control plane
     since_ms: int
     detail: str
-    remedy: str = ""  # what would end it, as its provider says
-    cells: tuple[str, ...] = ()  # which it is about
-    brokers: int = 0  # how many are missing
+    remedy: str = ""  # how to end it, according to the provider
+    cells: tuple[str, ...] = ()  # affected cells
+    brokers: int = 0  # missing brokers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhysicalCluster(Entity):
-    """Brokers that carry tenants. How it is reached and with which secrets its provider knows."""
+    """Brokers that carry tenants. Only its provider knows its addresses and secrets."""
 
     kind: ClassVar[str] = "physical-cluster"
 
@@ -160,19 +138,19 @@ class PhysicalCluster(Entity):
     provider: str  # `local` or `adopted`
     kafka_id: str = ""
     tenancy: Tenancy = Tenancy.SHARED
-    capacity: str = "laptop"  # which table of capacity units goes for it
-    brokers: tuple[BrokerPlace, ...] = ()
-    cells: tuple[CellPlace, ...] = ()
-    bootstrap: str = ""  # what tenants are told: their gateways
+    capacity: str = "laptop"  # its table of capacity units
+    brokers: tuple[BrokerEndpoint, ...] = ()
+    cells: tuple[CellMembers, ...] = ()
+    bootstrap: str = ""  # for tenants: their gateways
     state: ClusterState = ClusterState.PROVISIONING
     conditions: tuple[Condition, ...] = ()
-    adopted: str = ""  # the name it was adopted under
+    adopted: str = ""  # name of the adopted cluster
 
     @property
     def zones(self) -> tuple[Zone, ...]:
         return tuple(sorted({broker.zone for broker in self.brokers}))
 
-    def cell(self, cell_id: str) -> CellPlace | None:
+    def cell(self, cell_id: str) -> CellMembers | None:
         return next((cell for cell in self.cells if cell.id == cell_id), None)
 
     def condition(self, kind: ConditionKind) -> Condition | None:
@@ -181,7 +159,7 @@ class PhysicalCluster(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalCluster(Entity):
-    """What a tenant gets. Its quota is its size in capacity units, but for `overrides`."""
+    """A tenant's cluster. Its quota follows from its size in capacity units and `overrides`."""
 
     kind: ClassVar[str] = "logical-cluster"
 
@@ -192,7 +170,7 @@ class LogicalCluster(Entity):
     tenancy: Tenancy = Tenancy.SHARED
     zones: Zones = Zones.MULTI
     state: ClusterState = ClusterState.PROVISIONING
-    moving_from: str = ""  # the cell it still has partitions in
+    moving_from: str = ""  # the cell that still has some of its partitions
     network: NetworkRule = ANYWHERE
     overrides: Mapping[str, float] = field(default_factory=dict)  # by dimension
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -206,7 +184,7 @@ class Role(StrEnum):
     """What a service account may do within its logical cluster."""
 
     OWNER = "owner"  # everything
-    LIMITED = "limited"  # what it is granted
+    LIMITED = "limited"  # only what is granted
 
 
 GRANT_OPERATIONS: Final = frozenset(
@@ -218,11 +196,11 @@ GRANT_PATTERNS: Final = frozenset(("literal", "prefixed"))
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right below the tenant's prefix; names are the tenant's own."""
+    """A granted ACL below the tenant's prefix; names are as the tenant sees them."""
 
     resource: str  # `topic`, `group`, `transactional-id`
     name: str
-    operation: str  # Kafka's, in small letters: `read`, `write`, `describe-configs`
+    operation: str  # a Kafka ACL operation in lower case: `read`, `write`, `describe-configs`
     pattern: str = "literal"  # or `prefixed`
 
 
@@ -232,11 +210,11 @@ class ServiceAccount(Entity):
 
     tenant: LogicalClusterId
     name: str
-    generation: int = 1  # of its password towards Kafka
+    generation: int = 1  # of its Kafka password
     role: Role = Role.OWNER
     grants: tuple[Grant, ...] = ()
-    revoked: tuple[Grant, ...] = ()  # taken back, and Kafka may still have them
-    ready: bool = False  # its Kafka user is there
+    revoked: tuple[Grant, ...] = ()  # revoked; Kafka may still have their ACLs
+    ready: bool = False  # its Kafka user exists
 
     @property
     def account(self) -> ServiceAccountId:
@@ -245,7 +223,7 @@ class ServiceAccount(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey(Entity):
-    """Its secret is nowhere; its hash is enough, since the secret is long and random."""
+    """Only a hash of its secret is stored. One SHA-256 suffices: the secret is long and random."""
 
     kind: ClassVar[str] = "api-key"
 
@@ -253,9 +231,9 @@ class ApiKey(Entity):
     account: ServiceAccountId
     secret_sha256: str = field(repr=False)
     description: str = ""
-    made_ms: int = 0
+    created_ms: int = 0
     replaced_by: str = ""  # by rotation
-    ends_ms: int | None = None  # when a rotated key ends
+    expires_ms: int | None = None  # when a rotated key expires
 
 
 class OperationState(StrEnum):
@@ -266,26 +244,26 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation(Entity):
-    """Something that takes several steps. Whoever is active carries on where it stands."""
+    """A change in several steps. The active control plane continues at `steps_done`."""
 
     kind: ClassVar[str] = "operation"
 
     action: str  # `cluster.create`
-    subject: str  # the id it is about
+    subject: str  # id of the changed entity
     tenant: LogicalClusterId | None = None
     actor: str = ""
     state: OperationState = OperationState.RUNNING
     steps_done: int = 0
     steps_total: int = 0
-    step: str = ""  # the one under way
-    detail: str = ""  # in words: `12 of 40 topics deleted`
-    given: Mapping[str, object] = field(default_factory=dict)
+    step: str = ""  # the current one
+    detail: str = ""  # progress: `12 of 40 topics deleted`
+    arguments: Mapping[str, object] = field(default_factory=dict)
     error_code: str = ""
     error: str = ""
-    attempts: int = 0  # of the step under way
+    attempts: int = 0  # of the current step
     request: str = ""  # hash of the caller's idempotency key
-    fingerprint: str = ""  # of what was asked for under it
-    made_ms: int = 0
+    fingerprint: str = ""  # hash of that request
+    created_ms: int = 0
     ended_ms: int | None = None
 
     @property
@@ -301,21 +279,21 @@ class OperatorRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorToken(Entity):
-    """Who may call the HTTP API."""
+    """An operator who may call the HTTP API."""
 
     kind: ClassVar[str] = "operator-token"
 
     name: str
     role: OperatorRole
     secret_sha256: str = field(repr=False)
-    clusters: tuple[LogicalClusterId, ...] = ()  # what a cluster admin is confined to; none: all
+    clusters: tuple[LogicalClusterId, ...] = ()  # that a cluster admin is confined to; none: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder(Entity):
-    """The active control plane, so that others can say where it is."""
+class ActiveControlPlane(Entity):
+    """The active control plane, so that others can refer callers to it."""
 
-    kind: ClassVar[str] = "holder"
+    kind: ClassVar[str] = "active-control-plane"
 
     url: str
     incarnation: str
@@ -331,6 +309,6 @@ ENTITIES: Final[dict[str, type[Entity]]] = {
         ApiKey,
         Operation,
         OperatorToken,
-        Holder,
+        ActiveControlPlane,
     )
 }

@@ -1,7 +1,7 @@
-"""What is written on the internal topics, field by field.
+"""Records of the internal topics, field by field.
 
-One class for each topic (DESIGN §4). Times are milliseconds since 1970 in UTC, as Kafka's are;
-every other unit stands in the name. How these become bytes, and what may change, is `schema`.
+One class per topic. Times are milliseconds since 1970 in UTC, as in Kafka; every other unit is in the
+field's name. `schema` defines the JSON form and the rules for changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
-from penstock.model.keys import (
+from penstock.model.key_names import (
     ACKS_TOPIC,
     AUDIT_TOPIC,
     HEALTH_TOPIC,
@@ -25,12 +25,12 @@ from penstock.model.schema import Event
 
 
 class Dimension(StrEnum):
-    """What a tenant's use is counted in. Reports may carry names from newer gateways as well."""
+    """What a tenant's usage is measured in. Reports of newer gateways may have further dimensions."""
 
     INGRESS_BYTES = "ingress_bytes"
     EGRESS_BYTES = "egress_bytes"
     REQUESTS = "requests"
-    REQUEST_TIME_US = "request_time_us"  # upstream service time, without long polls and acks=all waits
+    REQUEST_TIME_US = "request_time_us"  # broker service time, without long polls and acks=all waits
     CONNECTIONS = "connections"  # a level: those open now
     CONNECTION_ATTEMPTS = "connection_attempts"
     PARTITIONS = "partitions"  # a level
@@ -39,11 +39,11 @@ class Dimension(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageReport(Event):
-    """One tenant's use as one run of one gateway has counted it since it started.
+    """One tenant's usage, counted by one gateway process since its start.
 
-    Counters are cumulative, so a repeat is harmless, a lost report is made good by the next one,
-    and a kill loses at most the last interval, in the tenant's favour. Use between two reports of
-    one incarnation is their difference; a new incarnation begins at zero.
+    Counters are cumulative: a duplicate is harmless, and the next report makes up for a lost one. A killed
+    process loses at most one interval, in the tenant's favour. Usage between two reports of one
+    incarnation is their difference; a new incarnation starts at zero.
     """
 
     kind: ClassVar[str] = "usage"
@@ -51,12 +51,12 @@ class UsageReport(Event):
 
     cluster: PhysicalClusterId
     gateway: str
-    incarnation: str  # of the gateway's process, never used again
-    sequence: int  # rises by one with each report of the incarnation for this tenant
+    incarnation: str  # id of the gateway process, never reused
+    sequence: int  # plus one for each report of the incarnation on this tenant
     tenant: LogicalClusterId
     time_ms: int
-    used: Mapping[str, int]  # by dimension, since the incarnation began
-    throttled_ms: Mapping[str, int] = field(default_factory=dict)  # by dimension, likewise
+    used: Mapping[str, int]  # by dimension, since the incarnation started
+    throttled_ms: Mapping[str, int] = field(default_factory=dict)  # as `used`
     levels: Mapping[str, int] = field(default_factory=dict)  # by dimension, at this moment
 
     def __post_init__(self) -> None:
@@ -66,16 +66,16 @@ class UsageReport(Event):
 
     @property
     def key(self) -> bytes:
-        """By tenant: the coordinator that owns it reads one partition for it."""
+        """The tenant: its coordinator reads one partition for it."""
         return self.tenant.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaShares(Event):
-    """How a tenant's quota is split over the gateways, from its coordinator.
+    """How a tenant's coordinator splits its quota over the gateways.
 
-    A gateway applies the highest (epoch, sequence) it has seen, ignores lower ones, and falls back
-    to an even split `valid_ms` after `time_ms` if nothing newer came.
+    A gateway applies the highest (epoch, sequence) it has received and ignores lower ones. If nothing
+    newer arrives, it falls back to an even split `valid_ms` after `time_ms`.
     """
 
     kind: ClassVar[str] = "quota"
@@ -83,17 +83,17 @@ class QuotaShares(Event):
     topic: ClassVar[str] = QUOTA_TOPIC
 
     tenant: LogicalClusterId
-    epoch: int  # of the coordinator: whoever takes over has a higher one
+    epoch: int  # of the coordinator; its successor has a higher one
     sequence: int  # within the epoch
     time_ms: int
     valid_ms: int
-    quota: Mapping[str, float]  # by dimension, a second, whole cluster
-    shares: Mapping[str, Mapping[str, float]]  # by gateway, then by dimension, a second
-    lazy: tuple[str, ...] = ()  # dimensions in which gateways may go beyond their shares, up to `limits`
-    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # as `shares`: what is enforced
-    used: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # as `shares`: what led to them
-    throttled: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # likewise, part of the time
-    levels: Mapping[str, int] = field(default_factory=dict)  # by dimension, whole cluster, at this moment
+    quota: Mapping[str, float]  # by dimension, per second, for the whole cluster
+    shares: Mapping[str, Mapping[str, float]]  # by gateway, then by dimension, per second
+    lazy: tuple[str, ...] = ()  # dimensions in which gateways may exceed their shares, up to `limits`
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # as `shares`; what is enforced
+    used: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what `shares` are based on
+    throttled: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # fraction of the time
+    levels: Mapping[str, int] = field(default_factory=dict)  # by dimension, for the whole cluster, now
 
     def __post_init__(self) -> None:
         self.require(self.valid_ms > 0, "valid_ms", "more than zero")
@@ -109,12 +109,12 @@ class QuotaShares(Event):
 
     @property
     def order(self) -> tuple[int, int]:
-        """The greater one replaces the smaller one, however they arrive."""
+        """A greater one replaces a smaller one, in whatever order they arrive."""
         return self.epoch, self.sequence
 
 
 class Probe(StrEnum):
-    """Produce: from sending to acknowledgement. Consume: from sending to delivery, end to end."""
+    """What is timed. Produce: sending to acknowledgement. Consume: sending to delivery."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -130,13 +130,13 @@ class HealthProbe(Event):
     cluster: PhysicalClusterId
     broker: BrokerId
     zone: Zone
-    partition: int  # of the probe topic; sticks to this broker
+    partition: int  # of the probe topic, always led by this broker
     probe: Probe
-    checker: str  # the run of the health checker
-    sequence: int  # rises by one with each probe of the checker to this partition
-    time_ms: int  # when the probe began
+    checker: str  # id of the health checker's process
+    sequence: int  # plus one for each probe of the checker on this partition
+    time_ms: int  # when the probe started
     latency_us: int | None  # None if it failed
-    error: str | None = None  # Kafka's name of the error, or ours; None if it succeeded
+    error: str | None = None  # the error's name in Kafka or Penstock; None if it succeeded
 
     def __post_init__(self) -> None:
         succeeded = self.latency_us is not None
@@ -154,16 +154,16 @@ class HealthProbe(Event):
 
 class Phase(StrEnum):
     BEGAN = "began"
-    LASTS = "lasts"  # told again from time to time, for whoever comes later
+    LASTS = "lasts"  # repeated from time to time, for readers that start later
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPressure(Event):
-    """A broker has more asked of it than it answers in time, and that for a while, as one gateway sees it.
+    """A broker has been too slow for its load for a while, as one gateway measures it.
 
-    Seen from outside, by what is in flight towards the broker and how long it has been: long polls and
-    rebalances, in which brokers wait on purpose, do not count.
+    The gateway measures the requests in flight to the broker and their age. Long polls and rebalances, in
+    which a broker waits on purpose, do not count.
     """
 
     kind: ClassVar[str] = "pressure"
@@ -175,11 +175,11 @@ class BrokerPressure(Event):
     gateway: str
     incarnation: str
     time_ms: int
-    began_ms: int  # together with gateway, incarnation and broker: which spell of pressure it is
+    began_ms: int  # with gateway, incarnation and broker, identifies this period of pressure
     phase: Phase
-    in_flight: int  # requests without an answer, mean of the last samples
+    in_flight: int  # requests without a response, mean of the last samples
     waited_us: int  # how long the oldest of them has waited, mean of the last samples
-    handlers_busy: float | None = None  # 0 to 1, its request handlers over the last seconds; None: not known
+    handlers_busy: float | None = None  # 0 to 1, of its request handlers over the last seconds
 
     def __post_init__(self) -> None:
         self.require(self.began_ms <= self.time_ms, "began_ms", "at most `time_ms`")
@@ -199,11 +199,11 @@ ACKS_LEADER: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class AckRange(Event):
-    """Offsets a gateway saw acknowledged on one partition within one second.
+    """Offsets that were acknowledged through a gateway on one partition within one second.
 
-    Everything in `first..last` counted by `records` must stay readable until retention takes it;
-    if `records` is less than the span, others wrote in between. The topic goes by its id, since a
-    topic made again under the same name owes nothing for its predecessor.
+    The `records` acknowledged records within `first..last` must stay readable until retention deletes
+    them. If there are fewer than the range has offsets, other producers wrote in between. The topic is
+    identified by its id, since a recreated topic of the same name has none of these records.
     """
 
     kind: ClassVar[str] = "ack"
@@ -215,11 +215,11 @@ class AckRange(Event):
     second: int  # since 1970
     gateway: str
     incarnation: str
-    acks: int  # what the producers had asked for: all (-1) or the leader (1); never mixed in one range
+    acks: int  # of the producers: all (-1) or the leader (1); never mixed in one range
     first: int  # offsets, both inclusive
     last: int
     records: int
-    log_start: int  # highest log start offset seen in the answers
+    log_start: int  # highest log start offset in the responses
 
     def __post_init__(self) -> None:
         self.require(self.acks in (ACKS_ALL, ACKS_LEADER), "acks", "-1 or 1")
@@ -239,46 +239,45 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent(Event):
-    """Something changed, or somebody tried: who, what, on what, from what to what.
+    """A change or an attempted one: actor, operation, subject, and the values before and after.
 
-    Both kinds of history are of this shape: what people and services do to the platform, and what
-    happens to the log's own metadata (log start offsets, epochs, segments, settings), which the
-    durability audit judges. `source` and `sequence` let a reader see that none is missing.
+    Two histories share this form: what people and services do to the platform, and what happens to the
+    metadata of logs (log start offsets, epochs, segments, settings), which the durability audit checks.
+    From `source` and `sequence` a reader can detect missing events.
     """
 
     kind: ClassVar[str] = "audit"
     topic: ClassVar[str] = AUDIT_TOPIC
 
-    id: str  # unique; the same event written twice has the same id
+    id: str  # unique; a duplicate has the same id
     time_ms: int
-    source: str  # the component that saw it, with its run
-    sequence: int  # rises by one with each event of the source
+    source: str  # the reporting component and the id of its process
+    sequence: int  # plus one for each event of the source
     cluster: PhysicalClusterId
     operation: str  # noun and verb: `topic.create`, `log-start.rise`
     subject_kind: str  # `topic`, `partition`, `service-account`, …
     subject: str  # its id, not its name
-    actor: str  # who did it: a principal, or the component itself
+    actor: str  # a principal, or the component itself
     outcome: Outcome
     tenant: LogicalClusterId | None = None
-    before: Mapping[str, object] | None = None  # what it was, if it was
-    after: Mapping[str, object] | None = None  # what it is, if it is
-    cause: str | None = None  # id of the event, operation or request that led to this one
-    reason: str | None = None  # in words, where something was refused or failed
+    before: Mapping[str, object] | None = None  # None if it did not exist
+    after: Mapping[str, object] | None = None  # None if it no longer exists
+    cause: str | None = None  # id of the event, operation or request that caused this one
+    reason: str | None = None  # in words, if it was refused or failed
 
     @property
     def key(self) -> bytes:
-        """By subject: one subject's history is in order."""
+        """The subject, so that its history is in order."""
         return f"{self.subject_kind}/{self.subject}".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryRecord(Event):
-    """One entity of the platform, whole, at one version: an envelope around its body.
+    """One version of a platform entity: an envelope around its body.
 
-    Topics of these are compacted; a record without a value deletes the entity of its key. The
-    body is kept as it came, so that a follower of an older version passes on what it does not
-    know. Versions rise by one with each change, and a writer that finds another one than it
-    expected has lost a race.
+    Its topics are compacted; a record without a value deletes the entity. The body is kept unchanged, so
+    that an older reader passes on fields it does not know. Each change raises the version by one. A writer
+    that finds another version than it expected has lost a race.
     """
 
     kind: ClassVar[str] = "registry"
@@ -301,24 +300,13 @@ class RegistryRecord(Event):
 
 
 def registry_key(entity: str, entity_id: str) -> bytes:
-    """The key of an entity's records, its deletion's too."""
+    """The key of an entity's records, including its deletion."""
     return f"{entity}/{entity_id}".encode()
 
 
 def entity_of(key: bytes) -> tuple[str, str]:
-    """Which entity a record is about, from its key alone, as one must for a deletion."""
+    """The kind and id of the entity of a record's key. A deletion has nothing but its key."""
     entity, slash, entity_id = key.decode().partition("/")
     if not slash:
-        raise RegistryRecord.refusal("key", key, "<entity>/<id>")
+        raise RegistryRecord.invalid("key", key, "<entity>/<id>")
     return entity, entity_id
-
-
-EVENTS: Final[tuple[type[Event], ...]] = (
-    UsageReport,
-    QuotaShares,
-    HealthProbe,
-    BrokerPressure,
-    AckRange,
-    AuditEvent,
-    RegistryRecord,
-)

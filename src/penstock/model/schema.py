@@ -1,25 +1,23 @@
-"""How an event becomes JSON bytes and back, and what happens when schemas change.
+"""Events as JSON, and the rules for changing their schemas.
 
-Every record is one flat JSON object whose first member is `"schema": "<kind>/<major>.<minor>"`.
-The rules for change:
+A record is one flat JSON object whose first member is `"schema": "<kind>/<major>.<minor>"`.
 
-- A field is added with a default, and the minor version rises. Older readers ignore what they do
-  not know; newer readers fill the default in. So a rolling upgrade may mix versions.
-- Anything else (a field gone, renamed, or meaning something new) raises the major version. A
-  newer major is refused, since to guess would be to lose or double something.
-- What is open on purpose (the body of a registry entity, the facts of an audit event, the names
-  of counters) is kept as it came, unknown parts included.
+- A new field has a default and raises the minor version. Older readers ignore unknown fields and newer
+  readers fill in the default, so a rolling upgrade may mix versions.
+- Any other change (a field removed, renamed or with a new meaning) raises the major version. Readers
+  refuse a newer major version rather than guess.
+- Open parts (the body of a registry entity, the facts of an audit event, the names of counters) are kept
+  unchanged, including what the reader does not know.
 
-Field types are read from the class once. Known are: str, int, float, bool, string enums, ids,
-optional values, mappings and tuples of these, and frozen dataclasses of these; `object` is any JSON
-value.
+Field types are read from the class once: str, int, float, bool, string enums, ids, optional values,
+mappings and tuples of these, and frozen dataclasses of these. `object` is any JSON value.
 """
 
 from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Final, NewType, Self, Union, get_args, get_origin, get_type_hints
@@ -27,19 +25,19 @@ from typing import Any, ClassVar, Final, NewType, Self, Union, get_args, get_ori
 from penstock.model.errors.events import EventFieldInvalid, EventOfAnotherKind, EventTooNew, EventUnreadable
 
 SCHEMA: Final = "schema"
-EVENT_BYTES_MAX: Final = 1 << 20  # bytes; Kafka's default limit for one record is about as much
-VALUE_SHOWN_MAX: Final = 80  # characters of a refused value that an error repeats
+EVENT_BYTES_MAX: Final = 1 << 20  # about Kafka's default limit for one record
+VALUE_SHOWN_MAX: Final = 80  # characters of an invalid value that an error shows
 
 Reader = Callable[[object], Any]
 
 
 class WrongType(Exception):
-    """Says what was expected. Internal: leaves this module only as `EventFieldInvalid`."""
+    """Carries what was expected. Leaves this module only as `EventFieldInvalid`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The root of all events. A subclass names its kind, its version and its topic."""
+    """Base class of all events. A subclass sets its kind, version and topic."""
 
     kind: ClassVar[str]
     major: ClassVar[int] = 1
@@ -48,7 +46,7 @@ class Event:
 
     @property
     def key(self) -> bytes:
-        """What the record is partitioned by (and compacted by, where the topic is compacted)."""
+        """The record's key: it decides the partition, and compaction on compacted topics."""
         raise NotImplementedError
 
     @classmethod
@@ -62,31 +60,17 @@ class Event:
 
     @classmethod
     def from_bytes(cls, value: bytes | None) -> Self:
-        """Read one record's value; every way of being wrong has its own error."""
-        members = cls._members(value)
-        known: dict[str, Any] = {}
-        for name, (read, required) in readers_of(cls).items():
-            if name not in members:
-                if required:
-                    raise EventUnreadable(kind=cls.kind, reason=f"`{name}` is missing")
-                continue
-            try:
-                known[name] = read(members[name])
-            except WrongType as expected:
-                raise cls.refusal(name, members[name], str(expected)) from None
-        return cls(**known)
+        """Read a record's value; raises one of the errors of `model.errors.events`."""
+        return cls(**read_fields(cls, cls.kind, cls._members(value)))
 
     @classmethod
-    def refusal(cls, field: str, value: object, expected: str) -> EventFieldInvalid:
-        shown = repr(value)
-        if len(shown) > VALUE_SHOWN_MAX:
-            shown = shown[: VALUE_SHOWN_MAX - 1] + "…"
-        return EventFieldInvalid(kind=cls.kind, field=field, value=shown, expected=expected)
+    def invalid(cls, field: str, value: object, expected: str) -> EventFieldInvalid:
+        return _field_invalid(cls.kind, field, value, expected)
 
     def require(self, holds: bool, field: str, expected: str) -> None:
-        """For a class to say what else is true of its fields, when it is made."""
+        """Raise unless `holds`; for further checks in a subclass's `__post_init__`."""
         if not holds:
-            raise self.refusal(field, getattr(self, field), expected)
+            raise self.invalid(field, getattr(self, field), expected)
 
     @classmethod
     def _members(cls, value: bytes | None) -> dict[str, object]:
@@ -102,14 +86,14 @@ class Event:
             raise EventUnreadable(kind=cls.kind, reason="no JSON object with a `schema`")
         kind, _, version = members[SCHEMA].partition("/")
         if kind != cls.kind:
-            raise EventOfAnotherKind(expected=cls.kind, found=kind)
+            raise EventOfAnotherKind(expected=cls.kind, actual=kind)
         major, _, minor = version.partition(".")
         if not (major.isdecimal() and minor.isdecimal()):
             raise EventUnreadable(kind=cls.kind, reason=f"`schema` is {members[SCHEMA]!r}")
         if int(major) > cls.major:
-            raise EventTooNew(kind=cls.kind, found=version, major=cls.major)
+            raise EventTooNew(kind=cls.kind, actual=version, major=cls.major)
         if int(major) < cls.major:
-            raise EventUnreadable(kind=cls.kind, reason=f"schema {version} is older than any that is read")
+            raise EventUnreadable(kind=cls.kind, reason=f"schema {version} is too old to be read")
         return members
 
 
@@ -117,11 +101,36 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def read_fields(
+    cls: type, kind: str, members: Mapping[str, object], *, skip: Collection[str] = ()
+) -> dict[str, Any]:
+    """The values of a dataclass's fields that are among the members; raises if a required one is not."""
+    values: dict[str, Any] = {}
+    for name, (read, required) in readers_of(cls).items():
+        if name in skip:
+            continue
+        if name in members:
+            try:
+                values[name] = read(members[name])
+            except WrongType as expected:
+                raise _field_invalid(kind, name, members[name], str(expected)) from None
+        elif required:
+            raise EventUnreadable(kind=kind, reason=f"`{name}` is missing")
+    return values
+
+
+def _field_invalid(kind: str, field: str, value: object, expected: str) -> EventFieldInvalid:
+    shown = repr(value)
+    if len(shown) > VALUE_SHOWN_MAX:
+        shown = shown[: VALUE_SHOWN_MAX - 1] + "…"
+    return EventFieldInvalid(kind=kind, field=field, value=shown, expected=expected)
+
+
 _known: dict[type, dict[str, tuple[Reader, bool]]] = {}
 
 
 def readers_of(cls: type) -> dict[str, tuple[Reader, bool]]:
-    """For each field of a dataclass its reader, and whether it must be there."""
+    """For each field of a dataclass: its reader, and whether it is required."""
     if cls not in _known:
         hints = get_type_hints(cls)
         _known[cls] = {
@@ -135,7 +144,7 @@ def readers_of(cls: type) -> dict[str, tuple[Reader, bool]]:
 
 
 def _reader(hint: Any) -> Reader:
-    """The function that turns a parsed JSON value into one of this type, or raises `WrongType`."""
+    """A function that converts a parsed JSON value to this type, or raises `WrongType`."""
     if isinstance(hint, NewType):
         return _reader(hint.__supertype__)
     origin, inner = get_origin(hint), get_args(hint)
@@ -156,7 +165,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def _value_reader(cls: type) -> Reader:
-    """A value within a value. What is not known of it is ignored: it has no version of its own."""
+    """A dataclass inside an event. It has no version, so unknown members are ignored."""
 
     def value_of(value: object) -> Any:
         if not isinstance(value, dict):

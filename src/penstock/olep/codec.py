@@ -1,19 +1,19 @@
 """Events as bytes.
 
-JSON is the default: people can read a log with any tool. A codec of your own (Avro, Protobuf)
-implements the methods below; `type_of` exists so that a subscriber which waits for few types can
-pass over the others without decoding them.
+JSON is the default, so that any tool can show a log. A codec you write (Avro, Protobuf) implements the
+methods of `Codec`. `type_of` lets a subscriber skip types that it does not handle without decoding them.
 
-The JSON form begins with the type, which is what makes `type_of` cheap:
+The JSON form starts with the type, which makes `type_of` cheap:
 
     {"type":"payment.requested","id":"r-17","v":1,"time":1700000000000,"payload":{…}}
 
-with `cause` and `request` before `time` for an event that has a cause.
+An event with a cause has `cause` and `request` before `time`.
 """
 
 from __future__ import annotations
 
 import json.encoder
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Protocol
@@ -24,61 +24,53 @@ from penstock.model.errors.olep import EventUnreadable
 from penstock.olep.event import DERIVED, REQUEST_ID_LENGTH_MAX, Event, derived_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from penstock.olep.application import Emit
     from penstock.olep.event import Record
 
+Upcaster = Callable[[Mapping[str, Any]], Mapping[str, Any]]  # of payloads, one version up
 EVENT_BYTES_MAX: Final = 1_000_000  # below the default of Kafka's message.max.bytes
-_HEAD: Final = b'{"type":"'
+_PREFIX: Final = b'{"type":"'
 _ID_LENGTH_MAX: Final = REQUEST_ID_LENGTH_MAX + 200  # a derived id is longer than a request's
 
 
 class Codec(Protocol):
     def encode(self, event: Event) -> bytes:
-        """Raises ValueError or TypeError for a payload that has no form in this codec."""
+        """Raises ValueError or TypeError for a payload that this codec cannot represent."""
 
     def encode_caused(self, stream: str, cause: Event, emits: Sequence[Emit]) -> list[bytes]:
-        """What a decision emits, with ids derived from its cause. Subclasses need not define it."""
+        """The events of a decision, with ids derived from its cause. Optional: calls `encode` by default."""
+        ids = (derived_id(stream, cause.offset, index) for index in range(len(emits)))
         return [
-            self.encode(
-                Event(
-                    derived_id(stream, cause.offset, index),
-                    emit.type,
-                    emit.payload,
-                    emit.version,
-                    cause.id,
-                    cause.request,
-                    cause.time,
-                )
-            )
-            for index, emit in enumerate(emits)
+            self.encode(Event(event_id, kind, payload, version, cause.id, cause.request, cause.time))
+            for event_id, (_, _, kind, payload, version) in zip(ids, emits)
         ]
 
     def decode(self, value: bytes, key: str, partition: int, offset: int) -> Event:
         """Raises EventUnreadable."""
 
     def type_of(self, value: bytes) -> bytes | None:
-        """The event's type without decoding the event; none if only decoding can tell."""
+        """The event's type without decoding the event; None if it must be decoded."""
 
-    def is_surely(self, types: Collection[str]) -> Callable[[bytes], bool]:
-        """A quick test for events of these types; what it does not recognise is decoded. Optional."""
-        wanted = frozenset(kind.encode() for kind in types)
-        return lambda value: self.type_of(value) in wanted
+    def type_matcher(self, types: Collection[str]) -> Callable[[bytes], bool]:
+        """A fast test for events of these types. May miss some: those are decoded. Optional."""
+        names = frozenset(kind.encode() for kind in types)
+        return lambda value: self.type_of(value) in names
 
-    def sieve(self, types: Collection[str]) -> Callable[[Sequence[Record]], list[Record]]:
-        """Leaves out records that are surely of other types, without decoding them. Optional."""
-        wanted = frozenset(kind.encode() for kind in types)
+    def type_filter(self, types: Collection[str]) -> Callable[[Sequence[Record]], list[Record]]:
+        """Drops records that are known to be of other types without decoding them. Optional."""
+        names = frozenset(kind.encode() for kind in types)
 
         def is_worth_decoding(record: Record) -> bool:
             kind = None if record.value is None else self.type_of(record.value)
-            return kind is None or kind in wanted
+            return kind is None or kind in names
 
         return lambda records: [*filter(is_worth_decoding, records)]
 
 
 class _Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The JSON form, field by field in the order in which it is written."""
+    """The JSON form, with its fields in the order they are written."""
 
     type: Annotated[str, msgspec.Meta(min_length=1)]
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=_ID_LENGTH_MAX)]
@@ -90,28 +82,28 @@ class _Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def _refuse(value: object) -> NoReturn:
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"JSON cannot represent a {type(value).__name__}")
 
 
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _strict: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_refuse)
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_Envelope).decode
-_event: Final[Callable[[tuple[Any, ...]], Event]] = partial(
-    tuple.__new__, Event
-)  # without Event's own __new__
+# Without Event's __new__, which is Python code.
+_event: Final[Callable[[tuple[Any, ...]], Event]] = partial(tuple.__new__, Event)
 
 
 def _payload(payload: Mapping[str, Any]) -> Any:
-    """What the encoder may take as it is. It would write a NaN as null, a set in any order and bytes as
-    text, so what holds more than plain values is written by the strict encoder of the standard library."""
+    """The payload, or its bytes from the standard library's strict encoder.
+
+    msgspec would write NaN as null, a set in any order and bytes as text, so it gets plain values only."""
     if payload.__class__ is dict and _PLAIN.issuperset(map(type, payload.values())):
         return payload
     return msgspec.Raw(_strict.encode(payload).encode())
 
 
 class JsonCodec(Codec):
-    """UTF-8 JSON, strict: no NaN, no missing fields, no other type than the documented one."""
+    """Strict UTF-8 JSON: no NaN, no missing fields, only the documented types."""
 
     def encode(self, event: Event) -> bytes:
         event_id, kind, payload, version, cause, request, time, *_ = event
@@ -128,7 +120,7 @@ class JsonCodec(Codec):
         )
 
     def encode_caused(self, stream: str, cause: Event, emits: Sequence[Emit]) -> list[bytes]:
-        """As `encode` for each of them, without making an event in between."""
+        """Equals `encode` of each event, without creating the events."""
         cause_id, request, time, prefix = cause.id, cause.request, cause.time, f"{stream}.{cause.offset}."
         return [
             _encode(
@@ -147,43 +139,94 @@ class JsonCodec(Codec):
 
     def decode(self, value: bytes, key: str, partition: int, offset: int) -> Event:
         try:
-            found = _decode(value)
+            envelope = _decode(value)
         except RecursionError:
             raise EventUnreadable(reason="it is nested too deeply") from None
         except ValueError as error:
             raise EventUnreadable(reason=f"not a JSON event: {error}") from None
-        event_id, cause = found.id, found.cause
+        event_id, cause = envelope.id, envelope.cause
         if cause is None and event_id[0] == DERIVED:
             raise EventUnreadable(reason="a derived id without a cause")
-        request = found.request or event_id
-        return _event(
-            (event_id, found.type, found.payload, found.v, cause, request, found.time, key, partition, offset)
-        )
+        request = envelope.request or event_id
+        kind, payload, time = envelope.type, envelope.payload, envelope.time
+        return _event((event_id, kind, payload, envelope.v, cause, request, time, key, partition, offset))
 
     def type_of(self, value: bytes) -> bytes | None:
-        if value.startswith(_HEAD):
-            return value[len(_HEAD) : value.find(b'"', len(_HEAD))]
+        if value.startswith(_PREFIX):
+            return value[len(_PREFIX) : value.find(b'"', len(_PREFIX))]
         return None
 
-    def is_surely(self, types: Collection[str]) -> Callable[[bytes], bool]:
-        return methodcaller("startswith", _heads(types))
+    def type_matcher(self, types: Collection[str]) -> Callable[[bytes], bool]:
+        return methodcaller("startswith", _prefixes(types))
 
-    def sieve(self, types: Collection[str]) -> Callable[[Sequence[Record]], list[Record]]:
-        wanted = _heads(types)
+    def type_filter(self, types: Collection[str]) -> Callable[[Sequence[Record]], list[Record]]:
+        prefixes = _prefixes(types)
         return lambda records: [
             record
             for record in records
-            if (value := record[2]) is None or value.startswith(wanted) or not value.startswith(_HEAD)
+            if (value := record[2]) is None or value.startswith(prefixes) or not value.startswith(_PREFIX)
         ]
 
 
-def _heads(types: Collection[str]) -> tuple[bytes, ...]:
-    """How events of these types begin."""
-    return tuple(_HEAD + kind.encode() + b'"' for kind in types)
+class Upcasting(Codec):
+    """Reads old versions of events as their newest one, for executors, views and all other readers.
+
+    `steps` maps a type and a version to a pure function from its payload to that of the next version:
+
+        codec = Upcasting({("pay", 1): lambda payload: {**payload, "currency": "EUR"}})
+        open_log(kafka, "accounts", codec=codec)
+
+    An event whose step raises is unreadable. Only the newest version is written."""
+
+    def __init__(self, steps: Mapping[tuple[str, int], Upcaster], codec: Codec | None = None) -> None:
+        self._steps = dict(steps)
+        self._codec = codec or JsonCodec()
+
+    def encode(self, event: Event) -> bytes:
+        return self._codec.encode(event)
+
+    def encode_caused(self, stream: str, cause: Event, emits: Sequence[Emit]) -> list[bytes]:
+        return self._codec.encode_caused(stream, cause, emits)
+
+    def type_of(self, value: bytes) -> bytes | None:
+        return self._codec.type_of(value)
+
+    def type_matcher(self, types: Collection[str]) -> Callable[[bytes], bool]:
+        return self._codec.type_matcher(types)
+
+    def type_filter(self, types: Collection[str]) -> Callable[[Sequence[Record]], list[Record]]:
+        return self._codec.type_filter(types)
+
+    def decode(self, value: bytes, key: str, partition: int, offset: int) -> Event:
+        event = self._codec.decode(value, key, partition, offset)
+        while (step := self._steps.get((event.type, event.version))) is not None:
+            try:
+                payload = step(event.payload)
+            except Exception as error:
+                reason = f"version {event.version} of {event.type} cannot be upcast: {error!r}"
+                raise EventUnreadable(reason=reason) from error
+            event = event._replace(payload=payload, version=event.version + 1)
+        return event
 
 
-def payload_of(event: Event, fields: Mapping[str, type[Any]]) -> str | None:
-    """What is wrong with a payload that should have exactly these fields; none if nothing is."""
+def _prefixes(types: Collection[str]) -> tuple[bytes, ...]:
+    """The bytes with which events of these types start."""
+    return tuple(_PREFIX + kind.encode() + b'"' for kind in types)
+
+
+def decode_record(codec: Codec, partition: int, record: Record, offset: int) -> Event:
+    """The event of a record, as if it had this offset. Raises EventUnreadable."""
+    if record.value is None:
+        raise EventUnreadable(reason="it has no value")
+    try:
+        key = record.key.decode() if record.key else ""
+    except UnicodeDecodeError:
+        raise EventUnreadable(reason="its key is not UTF-8") from None
+    return codec.decode(record.value, key, partition, offset)
+
+
+def payload_problem(event: Event, fields: Mapping[str, type[Any]]) -> str | None:
+    """What is wrong with a payload that must have exactly these fields, or None."""
     payload = event.payload
     for name, kind in fields.items():
         value = payload.get(name)

@@ -1,19 +1,16 @@
-"""Folding a stretch of a partition into a batch: the executor's whole logic, without its I/O.
+"""Turns a range of records into one batch: the executor's whole logic, without its I/O.
 
-For each record: decode it; pass over what needs no decision; suppress what was applied before;
-decide; gather the rows to write and the events to send. What cannot be applied is rejected by the
-application's rule: listed with its bytes, answered with an `olep.rejected` event where there is
-somebody to answer, and retried by an `olep.retry` event, which stands in the log like any other,
-so that state remains a function of the log.
+For each record: decode it; skip types that need no decision; suppress repeats; decide; collect the rows
+to write and the events to send. An event that cannot be applied is rejected by the application's policy:
+it is listed with its bytes, and its request, if it has one, gets an `olep.rejected` event. An `olep.retry`
+event retries it. The retry is an event of the log like any other, so state remains a function of the log.
 
-A batch is a value. Nothing has happened until a store has committed it, and how records are cut
-into batches does not show in the result.
+A batch is a value. It takes effect only when a store commits it, and how records are divided into batches
+does not change the result.
 
-A stretch is folded in three passes: all of it is decoded, then decided, then what it emits is
-encoded. On a few hundred accounts that took an eighth less time than one pass; on thousands the
-difference drowned in noise. A decision whose events cannot be encoded is thus found when its rows
-have been applied; the stretch is then forgotten and folded again, each decision tried before it is
-applied.
+A range is folded in three passes: decode all records, decide, encode the emitted events. A decision whose
+events cannot be encoded is thus detected after its rows were applied. The batch is then discarded and
+folded again: each decision is then checked and its events encoded before its rows are applied.
 """
 
 from __future__ import annotations
@@ -23,24 +20,31 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.model.errors.olep import DecideImpure, DecisionInvalid, EventRejected, EventUnreadable
-from penstock.olep.application import Emit, Reason, Rule
-from penstock.olep.codec import EVENT_BYTES_MAX
+from penstock.model.errors.olep import (
+    DecideImpure,
+    DecisionInvalid,
+    EventRejected,
+    EventUnreadable,
+    StoreFailed,
+    VersionMissing,
+)
+from penstock.olep.application import Emit, Reason, RejectPolicy
+from penstock.olep.codec import EVENT_BYTES_MAX, decode_record
+from penstock.olep.deduplication import MARKS, SEEN, Deduplication, version_of
 from penstock.olep.event import (
-    DERIVED,
     EVENTS_PER_DECISION_MAX,
     REJECTED,
     REPEATED,
     RESERVED,
     RETRY,
+    VERSION,
     Event,
     Record,
     stream_of,
 )
-from penstock.olep.purity import WATCH_EVERY, WATCH_FIRST, watched
-from penstock.olep.repeats import MARKS, SEEN, Marks, Window
+from penstock.olep.purity import CHECKED_EVERY, CHECKED_FIRST, as_sequences, decide_checked
 from penstock.olep.rows import CACHED_ROWS_MAX, Rows
-from penstock.olep.table import Put, Table, check_row
+from penstock.olep.table import Put, Remove, Table, check_row, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
     from penstock.olep.codec import Codec
     from penstock.olep.rows import Appends, Changes, Reader
 
-DETAIL_LENGTH_MAX: Final = 500  # characters kept of the reason for a rejection
+DETAIL_LENGTH_MAX: Final = 500  # characters stored of the reason for a rejection
 
 
 class RejectedEvent(NamedTuple):
@@ -62,7 +66,7 @@ class RejectedEvent(NamedTuple):
 
 
 REJECTED_EVENTS: Final = Table("olep_rejected", RejectedEvent)
-LAYER_TABLES: Final[tuple[Table[Any], ...]] = (MARKS, SEEN, REJECTED_EVENTS)
+INTERNAL_TABLES: Final[tuple[Table[Any], ...]] = (MARKS, SEEN, REJECTED_EVENTS)
 
 
 class Outgoing(NamedTuple):
@@ -71,20 +75,21 @@ class Outgoing(NamedTuple):
     value: bytes
 
 
-# Without its own __new__, which is Python.
+# Without Outgoing's __new__, which is Python code.
 _outgoing: Final[Callable[[tuple[str, bytes, bytes]], Outgoing]] = partial(tuple.__new__, Outgoing)
-_UNENCODABLE: Final = (DecisionInvalid, ValueError, TypeError, RecursionError)
 
 
 class Source(NamedTuple):
-    """The partition that is folded."""
+    """The partition whose records are folded."""
 
-    log: str  # the name its events know it by
+    log: str  # the name that applications use
     topic_id: str
     partition: int
 
 
-class Watch(StrEnum):
+class PurityChecks(StrEnum):
+    """Which decisions are checked for purity."""
+
     SAMPLED = "sampled"
     ALWAYS = "always"
     NEVER = "never"
@@ -92,8 +97,9 @@ class Watch(StrEnum):
 
 @dataclass(slots=True)
 class Batch:
-    """What one transaction holds."""
+    """The content of one store transaction."""
 
+    start: int  # the position that the store must be at
     position: int  # the next offset to read
     changes: Changes
     appends: Appends
@@ -101,12 +107,13 @@ class Batch:
     decided: int = 0
     repeated: int = 0
     rejected: int = 0
-    stopped: PenstockError | None = None  # why the batch ends before its records did
-    emitted: list[tuple[Event, Sequence[Emit]]] = field(default_factory=list)  # `outgoing` with its causes
+    stopped: PenstockError | None = None  # why the batch ends before the last record
+    # `outgoing` before encoding, with its causes.
+    emitted: list[tuple[Event, Sequence[Emit]]] = field(default_factory=list)
 
 
 class Fold:
-    """One partition's thread of control. Not thread-safe, as there is one thread."""
+    """Folds the records of one partition. Not thread-safe: one thread owns a partition."""
 
     def __init__(
         self,
@@ -115,157 +122,179 @@ class Fold:
         codec: Codec,
         reader: Reader,
         *,
-        watch: Watch = Watch.SAMPLED,
+        purity_checks: PurityChecks = PurityChecks.SAMPLED,
         cached_max: int = CACHED_ROWS_MAX,
     ) -> None:
-        self.application = application
+        self._newest = application
         self.source = source
         self._codec = codec
+        self._decode = partial(decode_record, codec, source.partition)
         self._reader = reader
         self._stream = stream_of(application.name, source.topic_id, source.partition)
-        self._decide = application.decide
-        self._handles = dict(application.handles)
-        self._passed = frozenset(application.ignores)
-        self._passes = codec.is_surely(application.ignores)
-        self._logs = frozenset({*application.logs, source.log})
-        self._watched_first = WATCH_FIRST if watch is Watch.SAMPLED else 0
-        self._watched_every = {Watch.SAMPLED: WATCH_EVERY, Watch.ALWAYS: 1, Watch.NEVER: 0}[watch]
+        self._checked_first = CHECKED_FIRST if purity_checks is PurityChecks.SAMPLED else 0
+        self._checked_every = {
+            PurityChecks.SAMPLED: CHECKED_EVERY,
+            PurityChecks.ALWAYS: 1,
+            PurityChecks.NEVER: 0,
+        }[purity_checks]
         self._tables = frozenset(table.name for table in application.tables)
-        self._rows = Rows(reader, (*application.tables, *LAYER_TABLES), cached_max=cached_max)
+        self._rows = Rows(reader, (*application.tables, *INTERNAL_TABLES), cached_max=cached_max)
         self._strict = False
-        self._tries = False  # whether each decision's events are encoded before its rows are applied
-        self._remember()
+        self._checks_first = False  # check a decision before its rows are applied
+        self._load()
 
-    def take(self, records: Sequence[Record], position: int, *, strict: bool = False) -> Batch:
-        """Folds records into a batch. `position` is where the partition stands if there are none.
+    def process(self, records: Sequence[Record], position: int, *, strict: bool = False) -> Batch:
+        """Folds records into a batch that starts at `position`.
 
-        `strict` checks every row before it is applied. The runner asks for it when a store has
-        refused a batch, so that the one event to blame is rejected and the rest goes through.
-        """
-        self._strict = strict
-        self._tries = strict
-        batch = self._decided(records, position)
+        `strict` checks every row before it is applied. The partition task sets it after a store refused
+        a batch, so that only the event at fault is rejected."""
+        self._strict = self._checks_first = strict
         try:
-            return self._gathered(batch)
-        except _UNENCODABLE:
-            self.forget()
-            self._tries = True
-            return self._gathered(self._decided(records, position))
+            return self._encode_all(self._decide_all(records, position))
+        except StoreFailed:
+            raise
+        except Exception:
+            if strict:
+                raise
+            self.discard()
+            self._checks_first = True
+            return self._encode_all(self._decide_all(records, position))
 
-    def _decided(self, records: Sequence[Record], position: int) -> Batch:
-        batch = Batch(records[-1].offset + 1 if records else position, {}, {})
-        one = self._one
-        for record, event in zip(records, [*map(self._read, records)]):
+    def _decide_all(self, records: Sequence[Record], position: int) -> Batch:
+        batch = Batch(position, records[-1].offset + 1 if records else position, {}, {})
+        process_one = self._process_one
+        events = [*map(self._decode_or_error, records)]
+        for index, record in enumerate(records):
+            event = events[index]
             if event is None:
                 continue
             try:
-                one(record, event, batch)
-            except (EventRejected, DecideImpure) as stop:
+                if process_one(record, event, batch):
+                    # The new version may handle types that the one before ignored.
+                    events[index + 1 :] = map(self._decode_or_error, records[index + 1 :])
+            except (EventRejected, DecideImpure, VersionMissing) as stop:
                 batch.position, batch.stopped = record.offset, stop
                 break
         return batch
 
-    def refuse(self, record: Record, detail: str) -> Batch:
-        """A batch that rejects this one record, whose decision a store cannot keep."""
-        batch = Batch(record.offset + 1, {}, {})
+    def reject(self, record: Record, position: int, detail: str) -> Batch:
+        """A batch that rejects this one record, because the store cannot store its decision."""
+        batch = Batch(position, record.offset + 1, {}, {})
         event = self._decode(record, record.offset)
-        if self._is_new(event, batch):
+        if not self._suppress(event, batch):
             self._reject(record, event, Reason.INVALID, detail, batch)
-        return self._gathered(batch)
+            self._deduplication.record(event)
+        return self._encode_all(batch)
 
-    def settle(self) -> None:
-        """The batch was committed."""
-        self._rows.settle()
+    def committed(self) -> None:
+        """Called when the batch was committed."""
+        self._rows.committed()
 
-    def forget(self) -> None:
-        """The batch was refused: go back to what the store holds."""
-        self._rows.forget()
-        self._remember()
+    def discard(self) -> None:
+        """Called when the batch was refused: returns to the state in the store."""
+        self._rows.discard()
+        self._load()
 
-    def _remember(self) -> None:
-        self._marks = Marks(self._reader)
-        self._window = Window(self._reader, self.application.window)
+    def _load(self) -> None:
+        """Reads from the store what is kept in memory besides rows."""
+        application = self._newest.of_version(version_of(self._reader))
+        self._deduplication = Deduplication(self._reader, application.window)
+        self._adopt(application)
 
-    def _gathered(self, batch: Batch) -> Batch:
+    def _adopt(self, application: Application) -> None:
+        """Decides with this version of the application from now on."""
+        self.application = application
+        self._decide = application.decide
+        self._handles = dict(application.handles)
+        self._ignored = frozenset(application.ignores)
+        self._is_ignored = self._codec.type_matcher(application.ignores)
+        self._logs = frozenset({*application.logs, self.source.log})
+
+    def _encode_all(self, batch: Batch) -> Batch:
+        if self._rows.failure is not None:
+            # `decide` may have caught it, or was rejected for it.
+            raise self._rows.failure
         for event, emits in batch.emitted:
             batch.outgoing += self._encoded(event, emits)
         rows = self._rows
         batch.changes, batch.appends = rows.changes, rows.appends
-        batch.changes[MARKS.name].update(self._marks.changes())
-        batch.changes[SEEN.name].update(self._window.changes())
+        for table, changed in self._deduplication.changes().items():
+            batch.changes[table].update(changed)
         return batch
 
-    def _read(self, record: Record) -> Event | EventUnreadable | None:
-        """The event, or what is wrong with it; none for what needs no decision."""
-        # The echo of our own facts, a third of a bank's events, need not even be decoded.
-        if record.value is not None and self._passes(record.value):
+    def _decode_or_error(self, record: Record) -> Event | EventUnreadable | None:
+        """The event, or why it is unreadable; None if it needs no decision."""
+        # An application's own events come back to it; in a bank they are a third of all. Skip the decoding.
+        if record.value is not None and self._is_ignored(record.value):
             return None
         try:
             return self._decode(record, record.offset)
         except EventUnreadable as error:
             return error
 
-    def _one(self, record: Record, event: Event | EventUnreadable, batch: Batch) -> None:
+    def _process_one(self, record: Record, event: Event | EventUnreadable, batch: Batch) -> bool:
+        """Whether another version of the application decides from here on."""
         try:
             if isinstance(event, EventUnreadable):
                 raise event
-            if not self._is_new(event, batch):
-                return
+            kind = event.type
+            if kind == VERSION:
+                return self._change_version(event)
+            if self._suppress(event, batch):
+                return False
         except EventUnreadable as error:
             self._reject(record, None, Reason.UNREADABLE, error.message, batch)
-            return
-        kind = event.type
+            return False
         if (newest := self._handles.get(kind)) is not None:
-            self._try(record, event, newest, batch)
+            self._apply(record, event, newest, batch)
         elif kind == RETRY:
             self._retry(event, batch)
-        elif kind not in self._passed and not kind.startswith(RESERVED):
+        elif kind not in self._ignored and not kind.startswith(RESERVED):
             self._reject(record, event, Reason.UNKNOWN_TYPE, kind, batch)
+        self._deduplication.record(event)
+        return False
 
-    def _decode(self, record: Record, offset: int) -> Event:
-        if record.value is None:
-            raise EventUnreadable(reason="it has no value")
-        try:
-            key = record.key.decode() if record.key else ""
-        except UnicodeDecodeError:
-            raise EventUnreadable(reason="its key is not UTF-8") from None
-        return self._codec.decode(record.value, key, self.source.partition, offset)
+    def _change_version(self, event: Event) -> bool:
+        """Executors may announce a version several times: only the first one counts."""
+        version = event.payload.get("version")
+        if event.payload.get("application") != self.application.name or version.__class__ is not int:
+            return False
+        if version <= self.application.version:
+            return False
+        self._adopt(self._newest.of_version(version))
+        self._deduplication.record_version(version, self.application.window)
+        return True
 
-    def _is_new(self, event: Event, batch: Batch) -> bool:
-        event_id = event.id
-        if event_id[0] == DERIVED:
-            new = self._marks.is_new(event_id)
-        else:
-            first = self._window.first(event_id)
-            new = first is None
-            if first is None:
-                self._window.remember(event_id, event.offset)
-            else:
-                # The caller who repeats a request waits for an answer that was given before.
-                answer = Emit(self.source.log, event.key, REPEATED, {"offset": first})
-                batch.emitted.append((event, (answer,)))
-        batch.repeated += not new
-        return new
+    def _suppress(self, event: Event, batch: Batch) -> bool:
+        """Whether the event is a repeat. A repeated request gets an event with its first offset."""
+        if not self._deduplication.is_repeat(event):
+            return False
+        if (first := self._deduplication.first(event.id)) is not None:
+            # The client that repeats a request waits for its outcome, which was emitted before.
+            repeat = Emit(self.source.log, event.key, REPEATED, {"offset": first})
+            batch.emitted.append((event, (repeat,)))
+        batch.repeated += 1
+        return True
 
-    def _try(self, record: Record, event: Event, newest: int, batch: Batch) -> bool:
-        """Decides, and applies all of the decision or nothing of it."""
+    def _apply(self, record: Record, event: Event, newest: int, batch: Batch) -> bool:
+        """Decides, and applies the whole decision or nothing of it."""
         if event.version > newest:
             detail = f"{event.type} version {event.version}, this executor understands {newest}"
             return self._reject(record, event, Reason.NEWER_VERSION, detail, batch)
         try:
-            if self._is_watched(event.offset):
-                effects, emits = watched(self.application, self._rows, event)
+            if self._is_checked(event.offset):
+                effects, emits = decide_checked(self.application, self._rows, event)
             else:
-                effects, emits = self._decide(self._rows, event)
+                effects, emits = as_sequences(self._decide(self._rows, event))
         except DecideImpure:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the application raises is its verdict on the event
+        except Exception as error:  # noqa: BLE001 - any exception of the application rejects the event
             return self._reject(record, event, Reason.RAISED, f"{type(error).__name__}: {error}", batch)
         try:
-            if self._tries and emits:
+            if self._checks_first and emits:
                 self._encoded(event, emits)
             self._check(effects)
-        except _UNENCODABLE as error:
+        except Exception as error:  # noqa: BLE001 - what a decision contains may be of any type
             return self._reject(record, event, Reason.INVALID, str(error), batch)
         self._rows.apply(effects)
         if emits:
@@ -273,33 +302,38 @@ class Fold:
         batch.decided += 1
         return True
 
-    def _is_watched(self, offset: int) -> bool:
-        if self._watched_first:
-            self._watched_first -= 1
+    def _is_checked(self, offset: int) -> bool:
+        if self._checked_first:
+            self._checked_first -= 1
             return True
-        every = self._watched_every
+        every = self._checked_every
         return every != 0 and offset % every == 0
 
     def _check(self, effects: Sequence[Any]) -> None:
         declared = self._tables
         for effect in effects:
+            if effect.__class__ is not Put and effect.__class__ is not Remove:
+                self._invalid(f"{effect!r:.80} is neither Put nor Remove")
             if effect[0].name not in declared:
                 self._invalid(f"the table `{effect[0].name}` is not declared")
-        if self._strict:
+        if self._checks_first:
             for effect in effects:
-                if effect.__class__ is Put:
+                hash(effect[0].key_of(effect[1]) if effect.__class__ is Put else effect[1])
+                if self._strict and effect.__class__ is Put:
                     check_row(*effect)
 
     def _encoded(self, event: Event, emits: Sequence[Emit]) -> list[Outgoing]:
-        """Events with derived ids, as bytes. They stand under the cause's request and time."""
+        """Events with derived ids, as bytes. They carry the request and time of their cause."""
         if len(emits) > EVENTS_PER_DECISION_MAX:
-            self._invalid(f"it emits {len(emits)} events")
+            self._invalid(f"it emits {len(emits)} events, at most {EVENTS_PER_DECISION_MAX} are allowed")
         outgoing = []
         for emit, value in zip(emits, self._codec.encode_caused(self._stream, event, emits)):
             if emit.log not in self._logs:
                 self._invalid(f"the log `{emit.log}` is not declared")
             if len(value) > EVENT_BYTES_MAX:
-                self._invalid(f"an event of {len(value)} bytes")
+                self._invalid(
+                    f"it emits an event of {len(value)} bytes, at most {EVENT_BYTES_MAX} are allowed"
+                )
             outgoing.append(_outgoing((emit.log, emit.key.encode(), value)))
         return outgoing
 
@@ -307,31 +341,30 @@ class Fold:
         raise DecisionInvalid(application=self.application.name, reason=reason)
 
     def _reject(self, record: Record, event: Event | None, reason: Reason, detail: str, batch: Batch) -> bool:
-        """Lists the event. Returns False: it was not applied."""
-        if self.application.rule(reason) is Rule.STOP:
-            raise EventRejected(
-                application=self.application.name, offset=record.offset, reason=reason, detail=detail
-            )
-        # What goes into the list must be storable everywhere, whatever the event was.
-        detail = detail.encode("utf-8", "replace").decode().replace("\x00", "�")[:DETAIL_LENGTH_MAX]
-        key = (record.key or b"").decode("utf-8", "replace").replace("\x00", "�")
+        """Lists the event as rejected. Returns False: it was not applied."""
+        if self.application.reject_policy(reason) is RejectPolicy.STOP:
+            name, offset = self.application.name, record.offset
+            raise EventRejected(application=name, offset=offset, reason=reason, detail=detail)
+        # Every store must be able to store the row, whatever the event contains.
+        detail = storable(detail)[:DETAIL_LENGTH_MAX]
+        key = storable((record.key or b"").decode("utf-8", "replace"))
         row = RejectedEvent(record.offset, reason, detail, key, record.value or b"")
-        self._rows.write(REJECTED_EVENTS, row)
+        self._rows.apply((Put(REJECTED_EVENTS, row),))
         if event is not None:
-            answer = {"reason": reason, "detail": detail, "offset": record.offset}
-            batch.emitted.append((event, (Emit(self.source.log, event.key, REJECTED, answer),)))
+            payload = {"reason": reason, "detail": detail, "offset": record.offset}
+            batch.emitted.append((event, (Emit(self.source.log, event.key, REJECTED, payload),)))
         batch.rejected += 1
         return False
 
     def _retry(self, retry: Event, batch: Batch) -> None:
-        """Decides a rejected event anew, at the place of the retry in the log."""
+        """Decides a rejected event again, as if it had the offset of the retry."""
         at = retry.payload.get("offset")
         row = self._rows.get(REJECTED_EVENTS, at) if at.__class__ is int else None
         if row is None:
-            return  # retried before, or accepted in the first place by the corrected program
+            return  # retried before, or never rejected by this version of the program
         record = Record(row.at, row.key.encode(), row.value)
         try:
-            # Its offset is the retry's: the events it causes must stand above the stream's marks.
+            # With the retry's offset: the ids of the events it causes must be above the receivers' marks.
             event = self._decode(record, retry.offset)
         except EventUnreadable as error:
             self._reject(record, None, Reason.UNREADABLE, error.message, batch)
@@ -339,5 +372,5 @@ class Fold:
         newest = self._handles.get(event.type)
         if newest is None:
             self._reject(record, event, Reason.UNKNOWN_TYPE, event.type, batch)
-        elif self._try(record, event, newest, batch):
-            self._rows.remove(REJECTED_EVENTS, row.at)
+        elif self._apply(record, event, newest, batch):
+            self._rows.apply((Remove(REJECTED_EVENTS, row.at),))

@@ -1,16 +1,19 @@
 """The log: a topic of any Kafka, appended to and read from any position.
 
-Many logical logs share a partition; the key says which is which. Reads are read-committed.
-Positions come from the consumer and not from the offsets of records, since transaction markers
-and compaction leave gaps: a reader that counts records never reaches the end of such a log.
+Many logical logs share a partition; the key identifies each. Reads are read-committed. Positions come
+from the consumer, not from the offsets of records: transaction markers and compaction leave gaps, so a
+reader that counts records never reaches the end of such a log.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka.admin
@@ -25,33 +28,36 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from penstock.model import faults
+from penstock.model import fault_points
 from penstock.model.errors.olep import AppendUnknown, HistoryMissing, LogMissing, LogUnavailable
 from penstock.olep.codec import Codec, JsonCodec
 from penstock.olep.event import Event, Record
-from penstock.olep.placing import partition_of
+from penstock.olep.partitioner import partition_of
 from penstock.olep.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from confluent_kafka import Message
 
-_admin: Any = confluent_kafka.admin  # its types do not export all that it offers
+_admin: Any = confluent_kafka.admin  # its type stubs do not export everything
 
 CALL_SECONDS: Final = 30.0  # an administrative call
+FETCH_BYTES: Final = 100_000  # a broker responds to a fetch at once when it has this much
 READ_CHUNK: Final = 1000  # records taken from the client at a time
+# Without Record's __new__, which is Python code.
+_record: Final[Callable[[tuple[Any, ...]], Record]] = partial(tuple.__new__, Record)
 
-APPEND_BEFORE = faults.declare("olep.append.before", "a caller has built its request, nothing is sent")
-APPEND_AFTER = faults.declare("olep.append.after", "a request is acknowledged, its caller does not know yet")
+APPEND_BEFORE = fault_points.declare("olep.append.before", "a request is encoded and not sent")
+APPEND_AFTER = fault_points.declare("olep.append.after", "a request is acknowledged, its caller not notified")
 
-# What the client logs goes to Python's logging, where an application can have it or not.
+# The client's log goes to Python's logging, where an application can enable it.
 _logger = logging.getLogger("penstock.olep.kafka")
 _logger.addHandler(logging.NullHandler())
-QUIET: Final[Mapping[str, Any]] = {"logger": _logger}
+LOGGING_CONFIG: Final[Mapping[str, Any]] = {"logger": _logger}
 
-READER: Final[Mapping[str, Any]] = {
-    **QUIET,
+CONSUMER_CONFIG: Final[Mapping[str, Any]] = {
+    **LOGGING_CONFIG,
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -59,8 +65,8 @@ READER: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",
     "fetch.error.backoff.ms": 50,
 }
-APPENDER: Final[Mapping[str, Any]] = {
-    **QUIET,
+PRODUCER_CONFIG: Final[Mapping[str, Any]] = {
+    **LOGGING_CONFIG,
     "enable.idempotence": True,
     "acks": "all",
     "partitioner": "murmur2",
@@ -70,7 +76,7 @@ APPENDER: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A topic as it is now. `name` is what applications call it."""
+    """A topic and how to reach it. Applications refer to it by `name`."""
 
     name: str
     topic: str
@@ -84,37 +90,36 @@ class Log:
         return partition_of(key.encode(), self.partitions)
 
     def decode(self, partition: int, record: Record) -> Event:
-        return self.codec.decode(
-            record.value or b"", (record.key or b"").decode("utf-8", "replace"), partition, record.offset
-        )
+        key = (record.key or b"").decode("utf-8", "replace")
+        return self.codec.decode(record.value or b"", key, partition, record.offset)
 
 
 def open_log(
     config: Mapping[str, Any], topic: str, *, name: str | None = None, codec: Codec | None = None
 ) -> Log:
-    """Looks the topic up. Raises LogMissing, LogUnavailable."""
-    admin = AdminClient({**config, **QUIET})
+    """Looks up the topic. Raises LogMissing, LogUnavailable."""
+    admin = AdminClient({**config, **LOGGING_CONFIG})
     try:
-        found = admin.describe_topics(TopicCollection([topic]), request_timeout=CALL_SECONDS)[topic].result()
+        described = admin.describe_topics(TopicCollection([topic]), request_timeout=CALL_SECONDS)
+        description = described[topic].result()
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise LogMissing(topic=topic) from error
         raise LogUnavailable(topic=topic, reason=error.args[0].str()) from error
-    topic_id = str(found.topic_id).replace("+", "-").replace("/", "_").rstrip("=")
-    return Log(
-        name or topic, topic, topic_id, len(found.partitions), dict(config), admin, codec or JsonCodec()
-    )
+    topic_id = str(description.topic_id).replace("+", "-").replace("/", "_").rstrip("=")
+    partitions = len(description.partitions)
+    return Log(name or topic, topic, topic_id, partitions, dict(config), admin, codec or JsonCodec())
 
 
 def create_log(
     config: Mapping[str, Any], topic: str, partitions: int, *, replicas: int = -1, **settings: str
 ) -> None:
-    """Creates the topic, with retention off: the log is the truth. One that exists is left alone."""
-    admin = AdminClient({**config, **QUIET})
+    """Creates the topic with retention off, since state is derived from the log. Keeps an existing topic."""
+    admin = AdminClient({**config, **LOGGING_CONFIG})
     settings = {"retention.ms": "-1", "retention.bytes": "-1", **settings}
-    wanted = _admin.NewTopic(topic, partitions, replicas, config=settings)
+    new_topic = _admin.NewTopic(topic, partitions, replicas, config=settings)
     try:
-        admin.create_topics([wanted], request_timeout=CALL_SECONDS)[topic].result()
+        admin.create_topics([new_topic], request_timeout=CALL_SECONDS)[topic].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise LogUnavailable(topic=topic, reason=error.args[0].str()) from error
@@ -123,11 +128,11 @@ def create_log(
 
 
 def _wait_until_known(config: Mapping[str, Any], topic: str) -> None:
-    """A broker may answer for a moment as if a topic just created were missing."""
+    """Waits until brokers know a new topic: for a moment, some report it as missing."""
     deadline = time.monotonic() + CALL_SECONDS
     while True:
         try:
-            ends(open_log(config, topic))
+            end_position(open_log(config, topic))
         except (LogMissing, LogUnavailable):
             if time.monotonic() > deadline:
                 raise
@@ -136,29 +141,29 @@ def _wait_until_known(config: Mapping[str, Any], topic: str) -> None:
             return
 
 
-def ends(log: Log) -> Position:
-    """The tail: what a reader that has reached it has seen all of. Stops at open transactions."""
+def end_position(log: Log) -> Position:
+    """The last stable offsets: the end of the log, or the first open transaction."""
     return _bounds(log, _admin.OffsetSpec.latest())
 
 
-def starts(log: Log) -> Position:
-    """The first offset that retention has left."""
+def start_position(log: Log) -> Position:
+    """The first offsets that retention has left."""
     return _bounds(log, _admin.OffsetSpec.earliest())
 
 
-def at_time(log: Log, milliseconds: int) -> Position:
+def position_at_time(log: Log, milliseconds: int) -> Position:
     """The first offset of each partition whose record is not older; its end if there is none."""
-    tail = ends(log).offsets[log.topic_id]
-    found = _bounds(log, _admin.OffsetSpec.for_timestamp(milliseconds)).offsets[log.topic_id]
-    return Position({log.topic_id: {p: offset if offset >= 0 else tail[p] for p, offset in found.items()}})
+    tail = end_position(log).offsets[log.topic_id]
+    offsets = _bounds(log, _admin.OffsetSpec.for_timestamp(milliseconds)).offsets[log.topic_id]
+    return Position({log.topic_id: {p: offset if offset >= 0 else tail[p] for p, offset in offsets.items()}})
 
 
 def _bounds(log: Log, spec: Any) -> Position:
-    asked = {TopicPartition(log.topic, p): spec for p in range(log.partitions)}
+    requested = {TopicPartition(log.topic, p): spec for p in range(log.partitions)}
     isolation = IsolationLevel.READ_COMMITTED
     try:
-        answers = log.admin.list_offsets(asked, isolation_level=isolation, request_timeout=CALL_SECONDS)
-        offsets = {each.partition: future.result().offset for each, future in answers.items()}
+        futures = log.admin.list_offsets(requested, isolation_level=isolation, request_timeout=CALL_SECONDS)
+        offsets = {each.partition: future.result().offset for each, future in futures.items()}
     except KafkaException as error:
         raise LogUnavailable(topic=log.topic, reason=error.args[0].str()) from error
     return Position({log.topic_id: offsets})
@@ -171,15 +176,15 @@ def read(
     until: Position | None = None,
     idle_seconds: float = CALL_SECONDS,
 ) -> Iterator[tuple[int, Record]]:
-    """The records from `start` to `until`, or to the tail of now: (partition, record), in log order
-    within each partition. Raises LogUnavailable if nothing comes for `idle_seconds`."""
-    until = until or ends(log)
-    stop = dict(until.of_topic(log.topic, log.topic_id))
-    begin = dict((start or starts(log)).of_topic(log.topic, log.topic_id))
-    left = {partition for partition, end in stop.items() if begin.get(partition, 0) < end}
-    consumer = Consumer({"group.id": f"penstock-olep-reader-{log.topic}", **log.config, **READER})
+    """(partition, record) from `start` to `until`, by default the whole log; in log order within each
+    partition. Raises LogUnavailable if nothing arrives for `idle_seconds`."""
+    until = until or end_position(log)
+    end_offsets = dict(until.of_topic(log.topic, log.topic_id))
+    begin_offsets = dict((start or start_position(log)).of_topic(log.topic, log.topic_id))
+    left = {partition for partition, end in end_offsets.items() if begin_offsets.get(partition, 0) < end}
+    consumer = Consumer({"group.id": f"penstock-olep-reader-{log.topic}", **log.config, **CONSUMER_CONFIG})
     try:
-        consumer.assign([TopicPartition(log.topic, p, begin.get(p, 0)) for p in sorted(left)])
+        consumer.assign([TopicPartition(log.topic, p, begin_offsets.get(p, 0)) for p in sorted(left)])
         deadline = time.monotonic() + idle_seconds
         while left:
             messages = consumer.consume(READ_CHUNK, 0) or consumer.consume(1, 0.1)
@@ -188,32 +193,107 @@ def read(
             elif time.monotonic() > deadline:
                 raise LogUnavailable(topic=log.topic, reason=f"nothing was read for {idle_seconds:g} s")
             for message in messages:
-                yield from _taken(log, message, stop, left)
+                yield from _within(log, message, end_offsets, left)
     finally:
         consumer.close()
 
 
-def _taken(
-    log: Log, message: Message, stop: Mapping[int, int], left: set[int]
+def _within(
+    log: Log, message: Message, end_offsets: Mapping[int, int], left: set[int]
 ) -> Iterator[tuple[int, Record]]:
-    partition, offset = place_of(message)
+    partition, offset = partition_and_offset(message)
     if (error := message.error()) is not None:
         if error.code() != KafkaError._PARTITION_EOF:
             raise log_error(log.topic, partition, error)
-        # The end of the partition, past markers and aborted records that no reader is shown.
-        if offset >= stop.get(partition, 0):
+        # The end of the partition, after markers and aborted records, which the client skips.
+        if offset >= end_offsets.get(partition, 0):
             left.discard(partition)
         return
     if partition not in left:
         return
-    if offset < stop[partition]:
+    if offset < end_offsets[partition]:
         yield partition, Record(offset, message.key(), message.value())
-    if offset + 1 >= stop[partition]:
+    if offset + 1 >= end_offsets[partition]:
         left.discard(partition)
 
 
-def place_of(message: Message) -> tuple[int, int]:
-    """Partition and offset, which every message has that a broker has seen."""
+def append_time(log: Log, partition: int, offset: int) -> int:
+    """When the record was appended, in milliseconds. Raises LogUnavailable."""
+    consumer = Consumer({"group.id": f"penstock-olep-reader-{log.topic}", **log.config, **CONSUMER_CONFIG})
+    try:
+        consumer.assign([TopicPartition(log.topic, partition, offset)])
+        deadline = time.monotonic() + CALL_SECONDS
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            if (error := message.error()) is not None:
+                raise log_error(log.topic, partition, error, offset)
+            return int(message.timestamp()[1])
+        raise LogUnavailable(topic=log.topic, reason=f"nothing was read for {CALL_SECONDS:g} s")
+    finally:
+        consumer.close()
+
+
+def following(log: Log, group: str, gather_seconds: float, **more: Any) -> Consumer:
+    """A consumer that follows the log; records gather at the broker for up to `gather_seconds`."""
+    gather_ms = int(gather_seconds * 1000)
+    return Consumer(
+        {
+            "group.id": group,
+            "queued.min.messages": 20_000,
+            "fetch.min.bytes": FETCH_BYTES if gather_ms else 1,
+            "fetch.wait.max.ms": gather_ms or 500,
+            **log.config,
+            **more,
+            **CONSUMER_CONFIG,
+        }
+    )
+
+
+def take_available(consumer: Consumer, limit: int, *, idle: float, linger: float) -> list[Message]:
+    """The messages at hand. If there are none, waits `idle` seconds for one, then `linger` for more."""
+    messages = consumer.consume(limit, 0)
+    if not messages:
+        messages = consumer.consume(1, idle)
+        if messages and limit > 1 and linger:
+            messages += consumer.consume(limit - 1, linger)
+    return messages
+
+
+def by_partition(
+    topic: str, messages: Sequence[Message], position_of: Callable[[int], int]
+) -> tuple[dict[int, list[Record]], dict[int, int]]:
+    """The records of each partition in order of offset, and the ends of partitions that were reached.
+
+    After a change of leader or a seek, librdkafka may return offsets again. Records below the position are
+    dropped, and a record that comes again replaces those from its offset on.
+    Raises LogMissing, LogUnavailable, HistoryMissing; retriable errors are ignored."""
+    records: dict[int, list[Record]] = {}
+    ends: dict[int, int] = {}
+    fetched: list[Record] = []
+    last = -1  # the partition of `fetched`
+    for message in messages:
+        error = message.error()
+        partition: int = message.partition()  # type: ignore[assignment]  # None only in errors of the client
+        if error is None:
+            offset: int = message.offset()  # type: ignore[assignment]  # likewise
+            if partition != last:
+                fetched, last = records.setdefault(partition, []), partition
+            if not fetched or offset <= fetched[-1][0]:  # the first one, or a step back
+                if offset < position_of(partition):
+                    continue
+                del fetched[bisect_left(fetched, offset, key=attrgetter("offset")) :]
+            fetched.append(_record((offset, message.key(), message.value())))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ends[partition] = partition_and_offset(message)[1]
+        elif error.code() != KafkaError._MAX_POLL_EXCEEDED and not error.retriable():
+            raise log_error(topic, partition, error, position_of(partition))
+    return {partition: fetched for partition, fetched in records.items() if fetched}, ends
+
+
+def partition_and_offset(message: Message) -> tuple[int, int]:
+    """Both are set for every message that came from a broker."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None
     assert offset is not None
@@ -229,16 +309,16 @@ def log_error(topic: str, partition: int, error: KafkaError, position: int = 0) 
 
 
 class Appender:
-    """Appends events to a log; each append answers with the position right after it."""
+    """Appends events to a log. Each append returns the position right after it."""
 
     def __init__(self, log: Log, **settings: Any) -> None:
         self.log = log
-        self._producer = Producer({**log.config, **APPENDER, **settings})
+        self._producer = Producer({**log.config, **PRODUCER_CONFIG, **settings})
 
-    def begin(self, key: str, event: Event, *, partition: int | None = None) -> Future[Position]:
-        """Hands the event to the client; the future is resolved by `poll`, `append` or `flush`.
+    def submit(self, key: str, event: Event, *, partition: int | None = None) -> Future[Position]:
+        """Queues the event in the client; `poll`, `append` or `flush` resolves the future.
 
-        The key says which partition, except for an event about a partition itself."""
+        The key chooses the partition, unless `partition` is given."""
         future: Future[Position] = Future()
         partition = self.log.partition_of(key) if partition is None else partition
 
@@ -247,12 +327,12 @@ class Appender:
                 reason = error.str()
                 future.set_exception(AppendUnknown(id=event.id, topic=self.log.topic, reason=reason))
             else:
-                at, offset = place_of(message)
-                faults.reach(APPEND_AFTER)
+                at, offset = partition_and_offset(message)
+                fault_points.reach(APPEND_AFTER)
                 future.set_result(Position.at(self.log.topic_id, at, offset + 1))
 
         value = self.log.codec.encode(event)
-        faults.reach(APPEND_BEFORE)
+        fault_points.reach(APPEND_BEFORE)
         try:
             self._producer.produce(self.log.topic, value, key.encode(), partition, delivered)
         except BufferError:
@@ -265,21 +345,19 @@ class Appender:
     def append(
         self, key: str, event: Event, *, partition: int | None = None, timeout: float = CALL_SECONDS
     ) -> Position:
-        """Appends and waits. Raises AppendUnknown: try again with the same id."""
-        future = self.begin(key, event, partition=partition)
+        """Appends and waits. Raises AppendUnknown; retry with the same id."""
+        future = self.submit(key, event, partition=partition)
         deadline = time.monotonic() + timeout
         while not future.done():
             if (left := deadline - time.monotonic()) <= 0:
-                raise AppendUnknown(id=event.id, topic=self.log.topic, reason=f"no answer in {timeout:g} s")
+                reason = f"no response within {timeout:g} s"
+                raise AppendUnknown(id=event.id, topic=self.log.topic, reason=reason)
             self._producer.poll(min(left, 0.1))
         return future.result()
 
     def poll(self, timeout: float = 0.0) -> None:
         self._producer.poll(timeout)
 
-    def waiting(self) -> int:
-        return len(self._producer)
-
     def flush(self, timeout: float = CALL_SECONDS) -> int:
-        """Waits for everything handed over; returns how many have no answer yet."""
+        """Waits for all queued events; returns the number not acknowledged in time."""
         return int(self._producer.flush(timeout))

@@ -1,10 +1,10 @@
-"""Prometheus metrics of an executor, read when they are scraped; recording costs nothing.
+"""Prometheus metrics of an executor, collected when they are scraped.
 
     from prometheus_client import REGISTRY
     REGISTRY.register(ExecutorCollector(executor))
 
-Lag is not among them: it is the log's end minus `position_offset`, and whoever watches the log
-(`penstock scale`, any lag exporter on the executor's group) knows its end already.
+Lag is not among them: it is the log's end minus `position_offset`. `penstock scale`, or any lag exporter on
+the executor's group, reports it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors.settings import ExtraMissing
-from penstock.model.keys import GROUP, METRIC_PREFIX, PARTITION, TOPIC
+from penstock.model.key_names import GROUP, METRIC_PREFIX, PARTITION, TOPIC
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-except ImportError as error:  # an executor does without
+except ImportError as error:  # optional for an executor
     raise ExtraMissing(what="metrics", module="prometheus_client", extra="olep") from error
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 PREFIX: Final = METRIC_PREFIX + "olep_"
 
-# name, help, field of Figures
+# name, help, field of ExecutorCounters
 COUNTERS: Final = (
-    ("decided_events", "Events that were decided and applied", "decided"),
-    ("repeated_events", "Events that were applied before, suppressed", "repeated"),
-    ("rejected_events", "Events that were listed and not applied", "rejected"),
-    ("sent_events", "Events that decisions emitted, handed to the client", "sent"),
-    ("commits", "Transactions that the stores took", "commits"),
+    ("decided_events", "Events decided and applied", "decided"),
+    ("repeated_events", "Repeated events, suppressed", "repeated"),
+    ("rejected_events", "Events rejected: listed and not applied", "rejected"),
+    ("sent_events", "Events emitted by decisions and queued in the Kafka client", "sent"),
+    ("commits", "Transactions committed to the stores", "commits"),
 )
 
 
 class ExecutorCollector:
-    """For one executor; several may be registered, their groups tell them apart."""
+    """Metrics of one executor. Several can be registered; the `group` label distinguishes them."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -52,21 +52,20 @@ class ExecutorCollector:
         names = [executor.group, executor.log.topic]
         for name, text, field in COUNTERS:
             counter = CounterMetricFamily(PREFIX + name, text, labels=[GROUP, TOPIC])
-            counter.add_metric(names, getattr(executor.figures, field))
+            counter.add_metric(names, getattr(executor.counters, field))
             yield counter
         labels = [GROUP, TOPIC, PARTITION]
-        position = GaugeMetricFamily(
-            PREFIX + "position_offset",
-            "Next offset to be applied, as stored",
-            labels=labels,
-        )
-        waiting = GaugeMetricFamily(
-            PREFIX + "unacknowledged_events", "Emitted events that no broker has taken yet",
-            labels=labels,
-        )  # fmt: skip
-        for lane in executor.lanes():
-            place = [*names, str(lane.partition)]
-            position.add_metric(place, lane.position)
-            waiting.add_metric(place, lane.unacknowledged)
+        text = "Next offset to apply, as stored"
+        position = GaugeMetricFamily(PREFIX + "position_offset", text, labels=labels)
+        text = "Emitted events that no broker has acknowledged"
+        waiting = GaugeMetricFamily(PREFIX + "unacknowledged_events", text, labels=labels)
+        for task in executor.tasks():
+            labels_of_partition = [*names, str(task.partition)]
+            position.add_metric(labels_of_partition, task.position)
+            waiting.add_metric(labels_of_partition, task.unacknowledged)
         yield position
         yield waiting
+        text = "Partitions that wait because their store is unavailable"
+        suspended = GaugeMetricFamily(PREFIX + "suspended_partitions", text, labels=[GROUP, TOPIC])
+        suspended.add_metric(names, len(executor.suspended()))
+        yield suspended

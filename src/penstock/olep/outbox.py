@@ -1,7 +1,7 @@
-"""Outgoing events as one value, so that a batch adds one row to the outbox and not hundreds.
+"""The outgoing events of a batch as one value, so that a batch adds one row to the outbox.
 
-Framing: for each event two bytes for the length of its log's name, four each for the lengths of
-key and value, then the three. It is written and read by the same executor and never leaves it.
+Format: for each event, two bytes for the length of its log's name, four each for the lengths of key and
+value, then the three. Only the executor that wrote it reads it.
 """
 
 from __future__ import annotations

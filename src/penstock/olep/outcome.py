@@ -1,21 +1,21 @@
-"""Waiting for the outcome of a request, by subscription to the log it was appended to.
+"""Waits for the outcome of a request, by subscribing to the log it was appended to.
 
-The caller of a request is told its final state by the events the executor emits: the request's id
-stands in each of them. A waiter is registered before its request is appended, so that an answer
-which is quicker than the acknowledgement is not missed. A caller that asks again with the same id
-is answered: the executor points to where the request stands, and the outcome is read from there.
+The executor emits events that carry the request's id; one of them is final. A waiter is registered before
+its request is appended, so that it cannot miss an outcome that arrives before the acknowledgement. A
+client may repeat a request with the same id: the executor then reports the offset of the first one, and
+the outcome is read from there.
 
-Recent outcomes are kept in memory, so such an answer rarely costs more than a look-up; an older one
-is read from the log beside the subscription, which does not wait for it.
+Recent outcomes are cached, so this rarely costs more than a lookup. An older outcome is read from the log
+in a separate thread; the subscription does not wait for it. It may be in any partition: the one of the
+request is read first, then the others, from the time at which the request was appended.
 
-A deadline that passes says that the outcome is unknown, never that the request failed.
+A timeout means that the outcome is unknown, never that the request failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,16 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from penstock.model.errors import PenstockError
 from penstock.model.errors.olep import EventUnreadable, OutcomeUnknown, WaitersFull
 from penstock.olep.event import REJECTED, REPEATED, Record, needle_of
-from penstock.olep.log import READER, Appender, ends, log_error, place_of, read
+from penstock.olep.log import (
+    CONSUMER_CONFIG,
+    Appender,
+    append_time,
+    end_position,
+    log_error,
+    partition_and_offset,
+    position_at_time,
+    read,
+)
 from penstock.olep.position import Position
 
 if TYPE_CHECKING:
@@ -37,21 +46,21 @@ if TYPE_CHECKING:
     from penstock.olep.log import Log
 
 WAITERS_MAX: Final = 50_000
-CHUNK: Final = 1000  # events taken from the client at a time
+CHUNK: Final = 1000  # records taken from the client at a time
 IDLE_SECONDS: Final = 0.1
-RECENT_MAX: Final = 20_000  # outcomes kept for callers who ask again
+RECENT_MAX: Final = 20_000  # outcomes cached for repeated requests
+SKEW_SECONDS: Final = 3600  # between the clocks of producers, which date their records
 
 
 class Outcomes:
-    """A subscription to the tail of a log for events of the types that end a request.
+    """Submits requests and waits for their final events, those of the types `final`.
 
-    Used as a context manager: its thread starts on entry, and is joined on exit.
-    """
+    A context manager: its thread starts on entry and is joined on exit."""
 
     def __init__(self, log: Log, final: Collection[str], *, waiters_max: int = WAITERS_MAX) -> None:
         self.log = log
         self._final = frozenset(final) | {REJECTED}
-        self._wanted = frozenset(kind.encode() for kind in (*self._final, REPEATED))
+        self._relevant_types = frozenset(kind.encode() for kind in (*self._final, REPEATED))
         self._waiters_max = waiters_max
         self._waiters: dict[str, list[Future[Event]]] = {}
         self._lock = threading.Lock()
@@ -61,16 +70,13 @@ class Outcomes:
         self._append_lock = threading.Lock()
         self._appender = Appender(log)
         self._recent: dict[str, Event] = {}
-        self._recent_from: dict[
-            int, int
-        ] = {}  # partition → outcomes of requests from here on are in `_recent`
         self._searches = ThreadPoolExecutor(1, "olep-outcomes-search")
 
     def __enter__(self) -> Outcomes:
-        # From the tail of now: whoever registers from here on will see its answer.
-        self._consumer = Consumer({"group.id": "penstock-olep-outcomes", **self.log.config, **READER})
-        tail = ends(self.log).of_topic(self.log.topic, self.log.topic_id)
-        self._recent_from = dict(tail)
+        # From the current end: outcomes of requests that are submitted from now on come after it.
+        group = {"group.id": "penstock-olep-outcomes"}
+        self._consumer = Consumer({**group, **self.log.config, **CONSUMER_CONFIG})
+        tail = end_position(self.log).of_topic(self.log.topic, self.log.topic_id)
         self._consumer.assign([TopicPartition(self.log.topic, p, offset) for p, offset in tail.items()])
         self._thread.start()
         return self
@@ -87,12 +93,12 @@ class Outcomes:
         for future in waiting:
             future.cancel()
 
-    def begin(self, key: str, request: Event) -> Future[Event]:
-        """Registers and appends. The future holds the final event of the request."""
+    def submit(self, key: str, request: Event) -> Future[Event]:
+        """Appends the request. The future resolves to its final event."""
         future = self._register(request.id)
         try:
             with self._append_lock:
-                self._appender.begin(key, request)
+                self._appender.submit(key, request)
                 self._appender.poll()
         except BaseException:
             self._withdraw(request.id, future)
@@ -101,7 +107,7 @@ class Outcomes:
 
     def ask(self, key: str, request: Event, *, timeout: float) -> Event:
         """Appends the request and waits for its final event. Raises OutcomeUnknown."""
-        future = self.begin(key, request)
+        future = self.submit(key, request)
         try:
             return future.result(timeout)
         except FutureTimeout:
@@ -110,8 +116,8 @@ class Outcomes:
             self._withdraw(request.id, future)
 
     async def ask_async(self, key: str, request: Event, *, timeout: float) -> Event:
-        """As `ask`, for a caller in an event loop. Cancelling it stops the waiting, not the request."""
-        future = self.begin(key, request)
+        """As `ask`, in an event loop. Cancelling it stops the waiting, not the request."""
+        future = self.submit(key, request)
         try:
             async with asyncio.timeout(timeout):
                 return await asyncio.wrap_future(future)
@@ -119,11 +125,6 @@ class Outcomes:
             raise OutcomeUnknown(id=request.id, seconds=timeout) from None
         finally:
             self._withdraw(request.id, future)
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the subscription ended by itself, if it did."""
-        return self._failure
 
     def waiting(self) -> int:
         return len(self._waiters)
@@ -154,16 +155,16 @@ class Outcomes:
                     self._appender.poll()
                 for event in self._relevant(messages):
                     if event.type in self._final:
-                        self._keep(event)
+                        self._cache(event)
                     if event.request in self._waiters:
-                        self._answer(event)
-        except Exception as error:  # noqa: BLE001 - handed to every caller, now and later
+                        self._handle(event)
+        except Exception as error:  # noqa: BLE001 - raised to every caller, now and later
             self._failure = error
             with self._lock:
                 waiting, self._waiters = self._waiters, {}
             for futures in waiting.values():
                 for future in futures:
-                    _settle(future, error)
+                    _complete(future, error)
 
     def _relevant(self, messages: Sequence[Message]) -> list[Event]:
         events = []
@@ -175,51 +176,57 @@ class Outcomes:
                 continue
             value = message.value()
             kind = None if value is None else self.log.codec.type_of(value)
-            if value is None or (kind is not None and kind not in self._wanted):
+            if value is None or (kind is not None and kind not in self._relevant_types):
                 continue
-            at, offset = place_of(message)
+            at, offset = partition_and_offset(message)
             try:
                 event = self.log.decode(at, Record(offset, message.key(), value))
             except EventUnreadable:
-                continue  # the executor lists it; there is nobody to answer
+                continue  # the executor lists it; no client waits for it
             events.append(event)
         return events
 
-    def _answer(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if event.type == REPEATED:
-            if event.payload["offset"] < self._recent_from.get(event.partition, 0):
-                self._searches.submit(self._search, event)
-            elif (known := self._recent.get(event.request)) is not None:
+            if (known := self._recent.get(event.request)) is not None:
                 self._resolve(known)
-            # Else it is still under way: its final event will come by.
+            else:
+                # If it is still in progress, nothing is found, and its final event will follow.
+                self._searches.submit(self._search, event)
         elif event.type in self._final:
             self._resolve(event)
 
-    def _keep(self, event: Event) -> None:
+    def _cache(self, event: Event) -> None:
         self._recent[event.request] = event
         if len(self._recent) > RECENT_MAX:
-            forgotten = self._recent.pop(next(iter(self._recent)))
-            # Its request stands before it, and so do those of all that were forgotten earlier.
-            at = forgotten.partition
-            self._recent_from[at] = max(self._recent_from.get(at, 0), forgotten.offset)
+            del self._recent[next(iter(self._recent))]
 
     def _search(self, repeated: Event) -> None:
         try:
-            if (found := self._earlier(repeated)) is not None:
-                self._resolve(found)
+            if (final := self._read_outcome(repeated)) is not None:
+                self._resolve(final)
         except PenstockError:
-            return  # the caller's deadline will pass, and it may ask again
+            return  # the caller times out and may repeat the request
 
     def _resolve(self, final: Event) -> None:
         with self._lock:
             futures = self._waiters.pop(final.request, [])
         for future in futures:
-            _settle(future, final)
+            _complete(future, final)
 
-    def _earlier(self, repeated: Event) -> Event | None:
-        """The final event of a request that came before, from the place where it stands."""
-        start = Position.at(self.log.topic_id, repeated.partition, repeated.payload["offset"])
-        until = Position.at(self.log.topic_id, repeated.partition, repeated.offset)
+    def _read_outcome(self, repeated: Event) -> Event | None:
+        """The final event of an earlier request, read from the log."""
+        log, own, first = self.log, repeated.partition, repeated.payload["offset"]
+        start = Position.at(log.topic_id, own, first)
+        until = Position.at(log.topic_id, own, repeated.offset)
+        if (final := self._read_final(repeated, start, until)) is not None or log.partitions == 1:
+            return final
+        since = append_time(log, own, first) - SKEW_SECONDS * 1000
+        start, until = position_at_time(log, since), end_position(log)
+        others = {p: end for p, end in until.offsets[log.topic_id].items() if p != own}
+        return self._read_final(repeated, start, Position({log.topic_id: others}))
+
+    def _read_final(self, repeated: Event, start: Position, until: Position) -> Event | None:
         needle = needle_of(repeated.request)
         for partition, record in read(self.log, start=start, until=until):
             if record.value is not None and needle in record.value:
@@ -232,20 +239,10 @@ class Outcomes:
         return None
 
 
-def _settle(future: Future[Event], outcome: Event | Exception) -> None:
+def _complete(future: Future[Event], outcome: Event | Exception) -> None:
     if not future.set_running_or_notify_cancel():
-        return  # its caller has gone
+        return  # the caller no longer waits
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
-
-
-def wait_until(log: Log, reached: Any, *, timeout: float, position: Position | None = None) -> None:
-    """Waits until `reached()`, a position, covers `position` or the tail of now. Raises TimeoutError."""
-    goal = position or ends(log)
-    deadline = time.monotonic() + timeout
-    while not reached().covers(goal):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{reached()} does not cover {goal} after {timeout:g} s")
-        time.sleep(0.01)

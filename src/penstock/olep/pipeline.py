@@ -1,8 +1,7 @@
-"""A pipeline: executors over several logs, for decisions that need more than one of them.
+"""Runs executors over several logs together, for decisions that need more than one log.
 
-Each stage serialises a request with respect to one log and hands on by events, so that no stage
-ever waits for another. This module joins stages into one thing that runs and ends together; a
-stage may just as well be a process of its own, or many.
+Each stage decides on one log and passes the result on by events, so no stage waits for another. A
+pipeline starts and stops its stages together; a stage may also run as a separate process, or several.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Pipeline:
-    """Runs each stage in a thread; when one ends with an error, all are stopped and it is raised."""
+    """Runs each stage in a thread. If one fails, stops all and raises its error."""
 
     def __init__(self, stages: Sequence[Executor]) -> None:
         names = [stage.application.name for stage in stages]
         if len(set(names)) != len(names):
-            # Ids are derived from the name: two stages of one name would overwrite each other's streams.
-            raise ApplicationInvalid(application=names[0], reason=f"stages need names of their own: {names}")
+            # Ids are derived from the name: stages with the same name would share a stream.
+            raise ApplicationInvalid(application=names[0], reason=f"stages need distinct names, not {names}")
         self.stages = tuple(stages)
         self._failures: list[BaseException] = []
 
@@ -50,7 +49,7 @@ class Pipeline:
     def _run(self, stage: Executor, ending: threading.Event) -> None:
         try:
             stage.run(ending)
-        except BaseException as error:  # noqa: BLE001 - raised by `run`, in the thread that called it
+        except BaseException as error:  # noqa: BLE001 - raised by `run`, in the thread of its caller
             self._failures.append(error)
         finally:
             ending.set()

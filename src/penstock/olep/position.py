@@ -1,13 +1,11 @@
-"""Positions: a vector over partitions, and the opaque token that carries one.
+"""Positions in a log, and the opaque tokens that carry them.
 
-A position says, for partitions of topics known by id, the offset that will be read next. Over
-several partitions only such a vector is sound: one number cannot say what has been seen.
-`covers` is component-wise, so it is a partial order; `join` is what two readers have seen
-between them, `meet` what both have. A partition that a position does not name stands at its
-beginning there.
+A position maps partitions, of topics known by id, to the next offset to read. Partitions advance
+independently, so a position is a vector and `covers` is a partial order. `join` is what two readers have
+read between them, `meet` what both have. A partition that a position does not name is at its beginning.
 
-The token is for callers: version, body, checksum, in base64url. It is bound to topic ids, so a
-token of a topic that was deleted and created anew is refused and not misread.
+A token is for clients: version, body and checksum in base64url. It contains topic ids, so a token of a
+topic that was deleted and recreated is refused instead of misread.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from zlib import crc32
 from penstock.model.errors.olep import TokenForeign, TokenUnreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 TOKEN_VERSION: Final = 1
 TOKEN_LENGTH_MAX: Final = 65_536  # characters: some 4,000 partitions
@@ -43,7 +41,7 @@ class Position:
         return self.offsets.get(topic_id, {}).get(partition, 0)
 
     def covers(self, other: Position) -> bool:
-        """Whether all that is below `other` is below this one too."""
+        """Whether every offset is at least that of `other`."""
         return all(
             self.of(topic, partition) >= offset
             for topic, partitions in other.offsets.items()
@@ -51,7 +49,12 @@ class Position:
         )
 
     def join(self, other: Position) -> Position:
-        return Position(_merged((self.offsets, other.offsets)))
+        merged = {topic: dict(partitions) for topic, partitions in self.offsets.items()}
+        for topic, partitions in other.offsets.items():
+            into = merged.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                into[partition] = max(offset, into.get(partition, 0))
+        return Position(merged)
 
     def meet(self, other: Position) -> Position:
         return Position(
@@ -63,7 +66,7 @@ class Position:
         )
 
     def of_topic(self, topic: str, topic_id: str) -> Mapping[int, int]:
-        """The part for one topic; raises if the position speaks of another one only."""
+        """The offsets of one topic. Raises TokenForeign if the position names only other topics."""
         if self.offsets and topic_id not in self.offsets:
             raise TokenForeign(topic_id=next(iter(self.offsets)), topic=topic, actual=topic_id)
         return self.offsets.get(topic_id, {})
@@ -83,7 +86,7 @@ class Position:
 
     @classmethod
     def parse(cls, token: str) -> Self:
-        """Raises TokenUnreadable for anything that `token` did not make."""
+        """Raises TokenUnreadable for anything that `token` did not return."""
         if len(token) > TOKEN_LENGTH_MAX:
             raise TokenUnreadable(reason=f"it is longer than {TOKEN_LENGTH_MAX} characters")
         try:
@@ -94,18 +97,9 @@ class Position:
         if len(data) < 6 or crc32(body) != int.from_bytes(checksum, "big"):
             raise TokenUnreadable(reason="its checksum is wrong")
         if body[0] != TOKEN_VERSION:
-            raise TokenUnreadable(reason=f"it has version {body[0]}, this program reads {TOKEN_VERSION}")
+            reason = f"it has version {body[0]}, this program reads version {TOKEN_VERSION}"
+            raise TokenUnreadable(reason=reason)
         return cls(_Reader(body).offsets())
-
-
-def _merged(vectors: Iterable[Mapping[str, Mapping[int, int]]]) -> dict[str, dict[int, int]]:
-    merged: dict[str, dict[int, int]] = {}
-    for vector in vectors:
-        for topic, partitions in vector.items():
-            into = merged.setdefault(topic, {})
-            for partition, offset in partitions.items():
-                into[partition] = max(offset, into.get(partition, 0))
-    return merged
 
 
 def _topic_bytes(topic_id: str) -> bytes:
@@ -128,25 +122,25 @@ def _put_varint(body: bytearray, value: int) -> None:
 
 
 class _Reader:
-    """Reads what `token` wrote. The checksum holds, but another program may have computed it."""
+    """Reads what `token` wrote. Checks everything: a valid checksum may come from another program."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._at = 1
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        found: dict[str, dict[int, int]] = {}
+        offsets: dict[str, dict[int, int]] = {}
         for _ in range(self._varint()):
             topic = base64.urlsafe_b64encode(self._take(_TOPIC_ID_BYTES)).decode().rstrip("=")
-            found[topic] = {self._varint(): self._varint() for _ in range(self._varint())}
+            offsets[topic] = {self._varint(): self._varint() for _ in range(self._varint())}
         if self._at != len(self._body):
-            raise TokenUnreadable(reason="something follows its end")
-        return found
+            raise TokenUnreadable(reason="it has extra bytes at its end")
+        return offsets
 
     def _take(self, count: int) -> bytes:
         taken = self._body[self._at : self._at + count]
         if len(taken) != count:
-            raise TokenUnreadable(reason="it ends too soon")
+            raise TokenUnreadable(reason="it is truncated")
         self._at += count
         return taken
 

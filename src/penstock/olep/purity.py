@@ -1,14 +1,12 @@
-"""Catches a `decide` that is not a function of its arguments.
+"""Detects a `decide` that is not a function of its arguments.
 
-Two nets. While a watched decision runs, a profile hook sees every call of a C function, and the
-clock, randomness, object identity and anything that touches the world outside are refused by
-name. And the decision is taken twice on the same state: what differs, a counter in a global for
-instance, is refused too. The order of a set of strings slips through both; that is what the
-replay in a second process with another hash seed is for (`penstock.olep.replay`).
+There are two checks. While a checked decision runs, a profile hook sees every call of a C function and
+refuses clocks, randomness, object identity and I/O by name. And the decision is taken twice on the same
+state: a difference, for example from a global counter, is refused too. The iteration order of a set of
+strings passes both; a replay in a second process with another hash seed finds it (`penstock.olep.replay`).
 
-Watching costs several times the decision itself, so the runner watches the first events after
-each start and then one offset in `WATCH_EVERY`: by offset and not by chance, so that a replay
-watches the same ones.
+A checked decision costs several times an unchecked one. So the executor checks the first events after each
+start, then one offset in `CHECKED_EVERY`. It chooses by offset, so that a replay checks the same ones.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
     from penstock.olep.application import Application, Decision, State
     from penstock.olep.event import Event
 
-WATCH_FIRST: Final = 64  # events after each start
-WATCH_EVERY: Final = 1024  # offsets
+CHECKED_FIRST: Final = 64  # events after each start
+CHECKED_EVERY: Final = 1024  # offsets
 
 _MODULES: Final = frozenset(
     {
@@ -38,8 +36,11 @@ _BUILTINS: Final = frozenset({"id", "input", "open", "print", "__import__", "exe
 _DATETIME: Final = frozenset({"now", "today", "utcnow", "fromtimestamp"})
 
 
+_SEQUENCES: Final = frozenset({tuple, list})
+
+
 class Impurity(BaseException):
-    """Leaves `decide` past any `except Exception` in it."""
+    """A BaseException, so that an `except Exception` in `decide` does not catch it."""
 
     def __init__(self, call: str, where: str) -> None:
         super().__init__(call)
@@ -48,37 +49,52 @@ class Impurity(BaseException):
 
 
 class StoreReads:
-    """Set while a row is fetched for `state.get`: what a database driver does is not the decision's doing."""
+    """Set while `state.get` reads a row: the calls of a database driver are allowed."""
 
-    under_way = False
+    in_progress = False
 
 
 store_reads: Final = StoreReads()
 
 
-def watched(application: Application, state: State, event: Event) -> Decision:
-    """Takes the decision twice under watch. Raises DecideImpure, or whatever `decide` raises."""
-    first = _watch(application, state, event)
-    second = _watch(application, state, event)
-    # A decision may hold any iterables; compare what they say.
-    if ([*first[0]], [*first[1]]) != ([*second[0]], [*second[1]]):
+def as_sequences(decision: Decision) -> Decision:
+    """The decision with generators and other iterables read, which may raise what they raise."""
+    effects, emits = decision
+    if effects.__class__ not in _SEQUENCES:
+        effects = [*effects]
+    if emits.__class__ not in _SEQUENCES:
+        emits = [*emits]
+    return effects, emits
+
+
+def decide_checked(application: Application, state: State, event: Event) -> Decision:
+    """Takes the decision twice, under observation. Raises DecideImpure, or what `decide` raises."""
+    first = _decide_observed(application, state, event)
+    second = _decide_observed(application, state, event)
+    if [*map(list, first)] != [*map(list, second)]:
         where = f"offset {event.offset}"
-        raise DecideImpure(application=application.name, reason="it decided twice, differently", where=where)
+        raise DecideImpure(
+            application=application.name,
+            reason="two calls with the same arguments returned different decisions",
+            where=where,
+        )
     return first
 
 
-def _watch(application: Application, state: State, event: Event) -> Decision:
+def _decide_observed(application: Application, state: State, event: Event) -> Decision:
     if sys.getprofile() is not None:
-        return application.decide(state, event)  # a profiler is at work, and there is room for one
+        return as_sequences(
+            application.decide(state, event)
+        )  # a profiler is active, and there can be only one
     armed = True
 
-    def see(frame: FrameType, kind: str, called: Any) -> None:
-        # The hook stays set while the exception travels; without this it would see our own calls.
+    def check_call(frame: FrameType, kind: str, called: Any) -> None:
+        # The hook stays set while the exception propagates; `armed` exempts our own calls.
         nonlocal armed
         if (
             kind != "c_call"
             or not armed
-            or store_reads.under_way
+            or store_reads.in_progress
             or frame.f_globals.get("__name__", "").startswith(_OURS)
         ):
             return
@@ -87,21 +103,20 @@ def _watch(application: Application, state: State, event: Event) -> Decision:
             where = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
             raise Impurity(name, where)
 
-    # A garbage collection in the middle of a decision runs other people's callbacks.
+    # A garbage collection during a decision would run unrelated callbacks.
     collecting = gc.isenabled()
     gc.disable()
-    sys.setprofile(see)
+    sys.setprofile(check_call)
     try:
-        effects, events = application.decide(state, event)
-    except Impurity as found:
+        return as_sequences(application.decide(state, event))
+    except Impurity as impurity:
         raise DecideImpure(
-            application=application.name, reason=f"it calls {found.call}", where=found.where
+            application=application.name, reason=f"it calls {impurity.call}", where=impurity.where
         ) from None
     finally:
         sys.setprofile(None)
         if collecting:
             gc.enable()
-    return effects, events
 
 
 _OURS: Final = "penstock.olep."

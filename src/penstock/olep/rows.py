@@ -1,9 +1,8 @@
-"""The rows of one partition: what `decide` reads, and what a batch will write.
+"""The rows of one partition: what `decide` reads, and the changes that a batch will write.
 
-One executor owns a partition, so a row it has read stays true until it writes it itself: rows are
-cached across batches and the store is asked only for what is not there. Changes gather until the
-store takes them in one transaction. After a failed commit the cache is ahead of the store, and
-`forget` drops all of it.
+One executor owns a partition, so a row stays valid in memory until that executor changes it. Rows are
+cached across batches, and the store is read only on a miss. Changes accumulate until the store commits
+them in one transaction. After a failed commit the cache is ahead of the store, and `discard` clears it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from penstock.olep.purity import store_reads
-from penstock.olep.table import Put, Remove
+from penstock.olep.table import Remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
 
 CACHED_ROWS_MAX: Final = 200_000  # rows of one table and partition
 
-Changes = dict[str, dict[Any, tuple[Any, ...] | None]]  # table → key → row, or none where removed
+Changes = dict[str, dict[Any, tuple[Any, ...] | None]]  # table → key → row, or None if removed
 Appends = dict[str, list[tuple[Any, ...]]]  # append-only table → rows
 
 
 class Reader(Protocol):
-    """The part of a store that reads."""
+    """The read methods of a store."""
 
     def load(self, table: Table[Any], key: Key) -> tuple[Any, ...] | None: ...
 
@@ -33,12 +32,13 @@ class Reader(Protocol):
 
 
 class Rows:
-    """Implements `State`."""
+    """Cached rows with pending changes. Implements `State`."""
 
-    __slots__ = ("_cache", "_cached_max", "_reader", "_tables", "appends", "changes")
+    __slots__ = ("_cache", "_cached_max", "_reader", "_tables", "appends", "changes", "failure")
 
     changes: Changes
     appends: Appends
+    failure: Exception | None  # of the store, while a row was read; nothing decided since counts
 
     def __init__(
         self, reader: Reader, tables: Sequence[Table[Any]], *, cached_max: int = CACHED_ROWS_MAX
@@ -47,7 +47,7 @@ class Rows:
         self._tables = {table.name: table for table in tables}
         self._cached_max = cached_max
         self._cache: Changes = {table.name: {} for table in tables}
-        self.settle()
+        self.committed()
 
     def get(self, table: Table[Row], key: Key) -> Row | None:
         try:
@@ -56,7 +56,7 @@ class Rows:
             return self._load(table, key)
 
     def apply(self, effects: Iterable[Effect]) -> None:
-        """Takes effects on tables that are known to be declared."""
+        """Applies effects. Their tables must have been checked."""
         cache, changes = self._cache, self.changes
         for effect in effects:
             table, what = effect
@@ -69,34 +69,32 @@ class Rows:
                 key = table.key_of(what)
                 cache[name][key] = changes[name][key] = what
 
-    def write(self, table: Table[Row], row: Row) -> None:
-        self.apply((Put(table, row),))
-
-    def remove(self, table: Table[Any], key: Key) -> None:
-        self.apply((Remove(table, key),))
-
-    def settle(self) -> None:
-        """The store has taken the changes."""
+    def committed(self) -> None:
+        """Called when the store has committed the changes."""
         self.changes = {name: {} for name, table in self._tables.items() if not table.append_only}
+        self.failure = None
         self.appends = {name: [] for name, table in self._tables.items() if table.append_only}
         for rows in self._cache.values():
             if len(rows) > self._cached_max:
-                # The oldest half goes: dictionaries keep the order of insertion.
+                # Drop the oldest half: dictionaries keep insertion order.
                 for key in list(rows)[: len(rows) // 2]:
                     del rows[key]
 
-    def forget(self) -> None:
-        """The store has refused the changes."""
+    def discard(self) -> None:
+        """Called when the store has refused the changes."""
         for rows in self._cache.values():
             rows.clear()
-        self.settle()
+        self.committed()
 
     def _load(self, table: Table[Row], key: Key) -> Row | None:
-        store_reads.under_way = True
+        store_reads.in_progress = True
         try:
-            found = self._reader.load(table, key)
+            values = self._reader.load(table, key) if table.is_key(key) else None
+        except Exception as error:
+            self.failure = error
+            raise
         finally:
-            store_reads.under_way = False
-        row = None if found is None else table.row_type(*found)
+            store_reads.in_progress = False
+        row = None if values is None else table.row_type(*values)
         self._cache[table.name][key] = row
         return row

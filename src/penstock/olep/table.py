@@ -1,8 +1,8 @@
 """State as tables of typed rows.
 
-A row is a NamedTuple: immutable, comparable, and ready to be bound to an SQL statement. The
-columns of a table are the fields of its row type, and the first `key` of them are its primary
-key. State is therefore plain SQL that anybody may query, while `decide` sees typed values.
+A row is a NamedTuple: immutable, comparable and ready to bind to an SQL statement. The columns of a table
+are the fields of its row type, and the first `key` of them are its primary key. State is plain SQL that
+any tool can query, while `decide` sees typed values.
 
     class Account(NamedTuple):
         account: str
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
-Key = Any  # the value of a one-column key, a tuple of several
+Key = Any  # the value of a one-column key, or a tuple of several
 
 COLUMN_TYPES: Final = {int: "integer", str: "text", bytes: "blob", float: "real"}
 INTEGER_MIN: Final = -(1 << 63)
@@ -50,9 +50,9 @@ class Column(NamedTuple):
 
 
 class Table(Generic[Row]):
-    """A table. `append_only` rows are written once and never read by `decide`, so none is cached."""
+    """A table. `append_only` rows are written once and never read by `decide`, so they are not cached."""
 
-    __slots__ = ("append_only", "columns", "key", "key_of", "name", "row_type")
+    __slots__ = ("append_only", "bound", "columns", "key", "key_of", "name", "names", "row_type")
 
     def __init__(self, name: str, row_type: type[Row], *, key: int = 1, append_only: bool = False) -> None:
         self.name = name
@@ -61,17 +61,34 @@ class Table(Generic[Row]):
         self.columns = _columns(name, row_type)
         if not _NAME.fullmatch(name) or not 1 <= key <= len(self.columns):
             raise ApplicationInvalid(
-                application="-", reason=f"table {name!r}: a bad name, or a key of {key} columns"
+                application="-", reason=f"table {name!r} has an invalid name or a key of {key} columns"
             )
-        self.key = tuple(column.name for column in self.columns[:key])
+        self.names = tuple(column.name for column in self.columns)
+        self.key = self.names[:key]
         self.key_of: Callable[[tuple[Any, ...]], Key] = itemgetter(*range(key))
+        # A key as a tuple, to bind to a statement.
+        self.bound: Callable[[Key], tuple[Any, ...]] = tuple if key > 1 else lambda key: (key,)
 
     def __repr__(self) -> str:
         return f"Table({self.name!r})"
 
+    def described(self) -> str:
+        """The declaration as one line, for fingerprints."""
+        columns = ",".join(f"{name} {kind.__name__}{'?' * optional}" for name, kind, optional in self.columns)
+        return f"{self.name}({columns})/{len(self.key)}"
+
+    def is_key(self, key: Key) -> bool:
+        """Whether a row can have this key. Stores differ in what they do with others."""
+        values = self.bound(key)
+        return len(values) == len(self.key) and all(map(_is_valid, self.columns, values))
+
+    def plain(self, row: tuple[Any, ...]) -> list[Any]:
+        """The row as a store returns it; memory may hold a subclass, such as an enum."""
+        return [None if value is None else column.type(value) for column, value in zip(self.columns, row)]
+
 
 class Put(NamedTuple):
-    """Writes a row, in place of one with the same key."""
+    """Writes a row, replacing the row with the same key."""
 
     table: Table[Any]
     row: tuple[Any, ...]
@@ -88,23 +105,32 @@ Effect = Put | Remove
 
 
 def check_row(table: Table[Any], row: tuple[Any, ...]) -> None:
-    """Raises for a row that one store might keep and another refuse, or change."""
+    """Raises DecisionInvalid for a row that some store would refuse or change."""
     if len(row) != len(table.columns):
         raise DecisionInvalid(application="-", reason=f"a row of `{table.name}` has {len(row)} columns")
     for column, value in zip(table.columns, row):
         if value is None and column.optional and column.name not in table.key:
             continue
-        wrong = value.__class__ is not column.type
-        if column.type is int:
-            wrong = wrong or not INTEGER_MIN <= value <= INTEGER_MAX
-        elif column.type is str:
-            # PostgreSQL keeps no NUL, and nobody keeps a lone surrogate.
-            wrong = wrong or "\x00" in value or not _is_text(value)
-        elif column.type is float:
-            wrong = wrong or value != value
-        if wrong:
+        if not _is_valid(column, value):
             where = f"`{table.name}.{column.name}`"
             raise DecisionInvalid(application="-", reason=f"{where} would be {value!r:.80}")
+
+
+def _is_valid(column: Column, value: Any) -> bool:
+    """Whether every store can store the value, unchanged."""
+    if not isinstance(value, column.type):
+        return False
+    if column.type is int:
+        return value.__class__ is not bool and bool(INTEGER_MIN <= value <= INTEGER_MAX)
+    if column.type is str:
+        # PostgreSQL cannot store NUL, and no store can store a lone surrogate.
+        return "\x00" not in value and _is_text(value)
+    return column.type is not float or value == value
+
+
+def storable(text: str) -> str:
+    """The text, with characters replaced that some store cannot store."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "�")
 
 
 def _is_text(value: str) -> bool:
@@ -127,7 +153,7 @@ def _columns(name: str, row_type: type[Any]) -> tuple[Column, ...]:
         if len(members) != 1 or members[0] not in COLUMN_TYPES or not _NAME.fullmatch(field):
             raise ApplicationInvalid(
                 application="-",
-                reason=f"`{name}.{field}` is {hint}, not int, str, bytes or float, nor one of them or None",
+                reason=f"`{name}.{field}` is {hint}; use int, str, bytes, float, or one of them or None",
             )
         columns.append(Column(field, members[0], optional=hint not in COLUMN_TYPES))
     if not columns:

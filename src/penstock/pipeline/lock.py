@@ -1,12 +1,12 @@
-"""One at a time: a lock that ends with its process, however that ends."""
+"""Allows one run of a job at a time: a file lock that is released when its process ends."""
 
 from __future__ import annotations
 
-import fcntl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.model.errors.pipeline import JobBusy
+from penstock.process_identity import try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def only_run(lock: Path, what: str) -> Iterator[None]:
-    """Raises JobBusy while another process, or another run of this one, is within."""
+def exclusive_run(lock: Path, what: str) -> Iterator[None]:
+    """Holds the lock. Raises JobBusy if another process, or another run in this one, holds it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise JobBusy(job=what, directory=lock.parent) from None
+        if not try_lock(file):
+            raise JobBusy(job=what, directory=lock.parent)
         yield

@@ -1,7 +1,7 @@
-"""Prometheus metrics of the pipeline's jobs: what their status files say, read when they are scraped.
+"""Prometheus metrics of the pipeline's jobs, read from their status files at scrape time.
 
-Jobs run now and then, each maybe in a process of its own: figures are of a job's last or present run,
-whoever serves them. A job is known by the group that shows its lag.
+Any process with access to the state directory can serve them. Values describe a job's current or last
+run. A job is labelled with the consumer group that shows its lag.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
-from penstock.model.keys import GROUP, METRIC_PREFIX
-from penstock.pipeline.kafka import group_of
-from penstock.pipeline.status import State, every_status
+from penstock.model.key_names import GROUP, METRIC_PREFIX
+from penstock.pipeline.spark.kafka import group_of
+from penstock.pipeline.status import State, all_statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,22 +25,20 @@ if TYPE_CHECKING:
 PREFIX: Final = METRIC_PREFIX + "pipeline_"
 MS_IN_SECOND: Final = 1000.0
 
+FAILED: Final = (State.FAILED, State.KILLED)
+
 GAUGES: Final[tuple[tuple[str, str, Callable[[JobStatus], float | None]], ...]] = (
     ("running", "1 while a run of the job is under way", lambda job: job.state is State.RUNNING),
-    (
-        "failed",
-        "1 if the last run failed or was killed",
-        lambda job: job.state in (State.FAILED, State.ENDED),
-    ),
-    ("behind_offsets", "Offsets between the job and its topic's end", lambda job: job.behind),
-    ("run_records", "Records read by the last run", lambda job: job.rows),
-    ("run_rejected_records", "Records that the last run could not read", lambda job: job.rejected),
-    ("updated_seconds", "When the job last said how it does", lambda job: job.updated_ms / MS_IN_SECOND),
-)  # fmt: skip
+    ("failed", "1 if the last run failed or was killed", lambda job: job.state in FAILED),
+    ("lag_offsets", "Offsets between the job's position and the end of its topic", lambda job: job.lag),
+    ("run_records", "Records read by the last run", lambda job: job.records),
+    ("run_rejected_records", "Records that the last run rejected", lambda job: job.rejected),
+    ("updated_seconds", "Unix time of the last status update", lambda job: job.updated_ms / MS_IN_SECOND),
+)
 
 
 class JobsCollector:
-    """All jobs that ever ran with a state directory."""
+    """Collects every job that ever ran with this state directory."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -49,7 +47,7 @@ class JobsCollector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        jobs = every_status(self._state)
+        jobs = all_statuses(self._state)
         for name, text, value_of in GAUGES:
             gauge = GaugeMetricFamily(PREFIX + name, text, labels=[GROUP])
             for job in jobs:

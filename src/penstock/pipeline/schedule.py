@@ -1,29 +1,32 @@
-"""When jobs run: every so often, counted from the end of the run before, failures with patience.
+"""Decides when jobs run: at an interval after the previous run ended, with back-off after failures.
 
-One at a time, so that no job ever overlaps itself and none takes another's cores. A run that fails
-is told and tried again later; the other jobs keep their rhythm.
+Jobs run one at a time, so a job never overlaps itself and none competes for another's cores. A failed run
+is reported and retried later; the other jobs keep their intervals.
 """
 
 from __future__ import annotations
 
+import contextlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.model.backoff import Backoff
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.pipeline.job import Job
 
-RETRY_SECONDS: Final = 60.0
-RETRY_SECONDS_MAX: Final = 3600.0
-WAIT_SECONDS_MAX: Final = 1.0  # between two looks at whether to stop
+BACKOFF: Final = Backoff(60.0, 3600.0)
+WAIT_SECONDS_MAX: Final = 1.0  # between two checks for a stop
+LISTED_SECONDS: Final = 60.0  # after which topics are matched with patterns again
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """How a job's last runs went."""
+class PastRuns:
+    """The outcome of a job's last runs."""
 
     ended: float  # seconds since 1970
     failures: int = 0  # in a row
@@ -35,8 +38,8 @@ class Due:
     at: float
 
 
-def plan(jobs: Iterable[Job], past: Mapping[str, Past], now: float) -> list[Due]:
-    """Every job that has a rhythm, by when it is due; one that never ran is due now."""
+def plan(jobs: Iterable[Job], past: Mapping[str, PastRuns], now: float) -> list[Due]:
+    """The jobs with an interval, ordered by when they are due. A job that never ran is due now."""
     due = []
     for job in jobs:
         if job.every_seconds is None:
@@ -47,9 +50,7 @@ def plan(jobs: Iterable[Job], past: Mapping[str, Past], now: float) -> list[Due]
             continue
         wait = float(job.every_seconds)
         if last.failures:
-            wait = min(
-                RETRY_SECONDS * 2 ** min(last.failures - 1, 10), RETRY_SECONDS_MAX, max(wait, RETRY_SECONDS)
-            )
+            wait = min(BACKOFF.seconds(last.failures), max(wait, BACKOFF.first_seconds))
         due.append(Due(job.name, last.ended + wait))
     return sorted(due, key=lambda each: (each.at, each.job))
 
@@ -62,7 +63,35 @@ class Clock(Protocol):
     def wait(self, seconds: float) -> None: ...
 
 
-def keep_time(
+class SystemClock:
+    def now(self) -> float:
+        return time.time()
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class ListedJobs:
+    """Jobs that are listed again every minute: topics come and go."""
+
+    def __init__(self, list_jobs: Callable[[], Iterable[Job]], clock: Clock) -> None:
+        self._list_jobs = list_jobs
+        self._clock = clock
+        self._jobs: list[Job] = []
+        self._listed: float | None = None
+
+    def __iter__(self) -> Iterator[Job]:
+        now = self._clock.now()
+        if self._listed is None or now - self._listed >= LISTED_SECONDS:
+            with contextlib.suppress(PenstockError) if self._jobs else contextlib.nullcontext():
+                self._jobs = list(
+                    self._list_jobs()
+                )  # without the cluster, the jobs of before: they report it
+            self._listed = now
+        return iter(self._jobs)
+
+
+def run_schedule(
     jobs: Iterable[Job],
     run: Callable[[Job], None],
     *,
@@ -71,24 +100,24 @@ def keep_time(
     failed: Callable[[Job, PenstockError], None],
     once: bool = False,
 ) -> bool:
-    """Runs what is due until stopped, or each job once. Returns whether every run went well."""
-    known = {job.name: job for job in jobs}
-    past: dict[str, Past] = {}
-    well = True
+    """Runs due jobs until stopped, or each job once. Returns whether every run succeeded."""
+    past: dict[str, PastRuns] = {}
+    succeeded = True
     while not stopped():
-        due = [each for each in plan(known.values(), past, clock.now()) if not (once and each.job in past)]
+        by_name = {job.name: job for job in jobs}
+        due = [each for each in plan(by_name.values(), past, clock.now()) if not (once and each.job in past)]
         if not due:
             break
-        job, early = known[due[0].job], due[0].at - clock.now()
+        job, early = by_name[due[0].job], due[0].at - clock.now()
         if early > 0:
             clock.wait(min(WAIT_SECONDS_MAX, early))
             continue
         try:
             run(job)
-            past[job.name] = Past(clock.now())
+            past[job.name] = PastRuns(clock.now())
         except PenstockError as error:
-            well = False
-            before = past.get(job.name)
-            past[job.name] = Past(clock.now(), (before.failures if before else 0) + 1)
+            succeeded = False
+            previous = past.get(job.name)
+            past[job.name] = PastRuns(clock.now(), (previous.failures if previous else 0) + 1)
             failed(job, error)
-    return well
+    return succeeded

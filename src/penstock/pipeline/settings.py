@@ -1,42 +1,55 @@
-"""The settings of the pipeline: one YAML file, all of it optional.
+"""The pipeline's settings: one YAML file, in which every key is optional.
 
-    connection:                       # left out: the fleet of this home, as the platform itself
+    connection:                       # default: the fleet of this home, as the platform user
       bootstrap: gateway-1:9092
       user: 7HQ2MZ…                   # an API key
       password_file: api.secret
       mechanism: PLAIN
-      authority: ca.pem               # TLS that trusts it
+      authority: ca.pem               # the CA to trust; enables TLS
     lake:
       warehouse: lake                 # a directory, or s3://bucket/path
       catalog: sqlite                 # or rest
-      uri: https://catalog.example    # of a REST catalog
+      uri: https://catalog.example    # only for a REST catalog
       properties: {s3.endpoint: …}
+    registry: {url: https://registry.example, user: …, password_file: …, authority: ca.pem}
+    state: state                      # status files and locks of this host
+    checkpoints: hdfs://host/path     # default: in `state`; a directory, or a URI that Spark reaches
     spark: {master: "local[*]", memory_mb: 1536, conf: {}}
-    jobs:                             # topics to tables; the platform's own jobs need no entry
+    jobs:                             # topic-to-table jobs; the platform's own jobs need no entry
       orders: {topic: orders, table: shop.orders, columns: {id: bigint, at: timestamp_ms}}
 
-Secrets are read from files. Paths are relative to the file. Unknown keys are errors.
+Secrets are read from files. Paths are relative to the settings file. Unknown keys are errors.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-import yaml
-
-from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
+from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors.pipeline import JobInvalid
-from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
-from penstock.pipeline.columns import Evolve, column
-from penstock.pipeline.job import BATCH_OFFSETS_MAX, Form, Job, Mode, Sink, Source
+from penstock.model.settings_reader import Section, read_mapping
+from penstock.pipeline.job import (
+    BATCH_OFFSETS_MAX,
+    TOPIC_IN_TABLE,
+    Job,
+    JobPattern,
+    Mode,
+    Sink,
+    Source,
+    ValueFormat,
+)
+from penstock.pipeline.lake.columns import Evolve, column
+from penstock.pipeline.reading.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-MEMORY_MB: Final = 1536  # of the driver, which is everything with a local master
+MEMORY_MB: Final = 1536  # of the driver; with a local master, of all of Spark
 MEMORY_MB_MIN: Final = 512
 
 
@@ -47,7 +60,7 @@ class CatalogKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach Kafka, or a gateway, which looks the same."""
+    """How to reach a Kafka cluster or a gateway."""
 
     bootstrap: str
     user: str | None = None
@@ -57,7 +70,7 @@ class Connection:
 
     def security(self) -> Security:
         login = Login(self.user, self.password, self.mechanism) if self.user is not None else None
-        return Security(login, tls_trusting(self.authority) if self.authority is not None else None)
+        return Security(login, tls_context(self.authority) if self.authority is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +91,27 @@ class Engine:
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
     lake: Lake
-    state: Path  # checkpoints and the status of jobs
+    state: Path  # status files and locks of jobs on this host
     connection: Connection | None = None
     engine: Engine = field(default_factory=Engine)
     jobs: tuple[Job, ...] = ()
+    patterns: tuple[JobPattern, ...] = ()
+    checkpoints: str | None = None  # a directory, or a URI that Spark reaches; default: in `state`
+
+    def checkpoint_of(self, job: str) -> str:
+        """Where Spark keeps the job's progress."""
+        return f"{self.checkpoints or self.state}/{job}/checkpoint"
+
+
+_KEYS: Final = ("connection", "lake", "state", "checkpoints", "registry", "spark", "jobs")
+_REGISTRY_KEYS: Final = ("url", "user", "password_file", "authority")
+_CONNECTION_KEYS: Final = ("bootstrap", "user", "password_file", "mechanism", "authority")
+_LAKE_KEYS: Final = ("warehouse", "catalog", "uri", "properties")
+_ENGINE_KEYS: Final = ("master", "memory_mb", "conf")
+_JOB_KEYS: Final = (
+    "topic", "topics", "table", "format", "columns", "evolve", "schema_file", "message", "subject", "key",
+    "headers", "mode", "upsert_by", "order_by", "partition_by", "every_seconds", "batch",
+)  # fmt: skip
 
 
 def default_settings(home: Path) -> PipelineSettings:
@@ -90,166 +120,134 @@ def default_settings(home: Path) -> PipelineSettings:
 
 
 def read_settings(path: Path, home: Path) -> PipelineSettings:
-    """The file's settings. Raises an error that names the place, the value and what was expected."""
-    try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsUnreadable(path=path, reason=str(error).replace("\n", " ")) from error
-    if not isinstance(body, dict):
-        raise SettingsUnreadable(path=path, reason="it is not a mapping")
-    at = _At(str(path), body, path.parent)
-    at.only("connection", "lake", "state", "spark", "jobs")
-    plain = default_settings(home)
-    jobs = at.inner("jobs")
+    """Reads the settings file. Errors name the key, its value and what was expected."""
+    root = Section(str(path), read_mapping(path, may_be_empty=True), _KEYS, base=path.parent.absolute())
+    defaults = default_settings(home)
+    jobs, connection = root.section("jobs", None), root.section("connection", _CONNECTION_KEYS)
+    defined = jobs.values
+
+    def is_pattern(name: str) -> bool:
+        return "topics" in jobs.section(name, _JOB_KEYS).values
+
+    registry = _registry(root.section("registry", _REGISTRY_KEYS)) if "registry" in root.values else None
     return PipelineSettings(
-        lake=_lake(at.inner("lake"), plain.lake),
-        state=at.path("state") or plain.state,
-        connection=_connection(at.inner("connection")) if "connection" in body else None,
-        engine=_engine(at.inner("spark")),
-        jobs=tuple(_job(str(name), jobs.inner(str(name))) for name in jobs.values),
+        lake=_lake(root.section("lake", _LAKE_KEYS), defaults.lake),
+        state=root.path("state") or defaults.state,
+        connection=_connection(connection) if "connection" in root.values else None,
+        engine=_engine(root.section("spark", _ENGINE_KEYS)),
+        jobs=tuple(
+            _job(name, jobs.section(name, _JOB_KEYS), registry) for name in defined if not is_pattern(name)
+        ),
+        patterns=tuple(
+            _pattern(name, jobs.section(name, _JOB_KEYS), registry) for name in defined if is_pattern(name)
+        ),
+        checkpoints=_location(root, "checkpoints"),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _At:
-    """A mapping of the file, and where it stands."""
-
-    where: str
-    values: Mapping[str, Any]
-    beside: Path
-
-    def only(self, *known: str) -> None:
-        for key in self.values:
-            if key not in known:
-                raise SettingUnknown(where=self.where, key=key, known=", ".join(known))
-
-    def inner(self, key: str) -> _At:
-        found = self.values.get(key)
-        if found is None:
-            found = {}
-        if not isinstance(found, dict):
-            raise self.invalid(key, "expected a mapping")
-        return _At(f"{self.where}: {key}", found, self.beside)
-
-    def text(self, key: str, default: str | None = None) -> str | None:
-        found = self.values.get(key, default)
-        if found is not None and not isinstance(found, str):
-            raise self.invalid(key, "expected a text")
-        return found
-
-    def number(self, key: str, default: int | None) -> int | None:
-        found = self.values.get(key, default)
-        if found is not None and (not isinstance(found, int) or isinstance(found, bool)):
-            raise self.invalid(key, "expected a whole number")
-        return found
-
-    def flag(self, key: str) -> bool:
-        found = self.values.get(key, False)
-        if not isinstance(found, bool):
-            raise self.invalid(key, "expected true or false")
-        return found
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        found = self.values.get(key, ())
-        found = [found] if isinstance(found, str) else found
-        if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
-            raise self.invalid(key, "expected a list of texts")
-        return tuple(found)
-
-    def mapping(self, key: str) -> dict[str, str]:
-        return {str(name): str(value) for name, value in self.inner(key).values.items()}
-
-    def path(self, key: str) -> Path | None:
-        found = self.text(key)
-        return None if found is None else (self.beside / found).absolute()
-
-    def choice(self, key: str, kind: type[StrEnum], default: StrEnum) -> Any:
-        found = self.values.get(key, default.value)
-        if found not in [each.value for each in kind]:
-            raise self.invalid(key, "expected one of " + ", ".join(kind))
-        return kind(found)
-
-    def invalid(self, key: str, expected: str) -> SettingInvalid:
-        return SettingInvalid(where=self.where, key=key, value=self.values.get(key), expected=expected)
+def _connection(section: Section) -> Connection:
+    bootstrap = section.text("bootstrap", expected="expected host:port, several with commas")
+    password, authority = _secrets(section)
+    mechanism = section.choice("mechanism", Mechanism.PLAIN)
+    return Connection(bootstrap, section.optional_text("user"), password, mechanism, authority)
 
 
-def _connection(at: _At) -> Connection:
-    at.only("bootstrap", "user", "password_file", "mechanism", "authority")
-    bootstrap = at.text("bootstrap")
-    if not bootstrap:
-        raise at.invalid("bootstrap", "expected host:port, several with commas")
-    if ("user" in at.values) != ("password_file" in at.values):
-        raise at.invalid("user", "expected `user` and `password_file` together")
-    password, file = "", at.path("password_file")
+def _registry(section: Section) -> Registry:
+    url = section.text("url", expected="expected http://… or https://…")
+    if not url.startswith(("http://", "https://")):
+        raise section.invalid("url", "expected http://… or https://…")
+    password, authority = _secrets(section)
+    trust = None if authority is None else authority.read_text(encoding="utf-8")
+    return Registry(url, section.optional_text("user"), password, trust)
+
+
+def _secrets(section: Section) -> tuple[str, Path | None]:
+    """The password, empty without a user, and the file of the CA to trust."""
+    if ("user" in section.values) != ("password_file" in section.values):
+        raise section.invalid("user", "expected `user` and `password_file` together")
+    password, file = "", section.path("password_file")
     if file is not None:
         try:
             password = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise at.invalid("password_file", f"which cannot be read: {error}") from error
-    authority = at.path("authority")
+            raise section.invalid("password_file", f"which cannot be read: {error}") from error
+    authority = section.path("authority")
     if authority is not None and not authority.is_file():
-        raise at.invalid("authority", "which is no file")
-    mechanism: Mechanism = at.choice("mechanism", Mechanism, Mechanism.PLAIN)
-    return Connection(bootstrap, at.text("user"), password, mechanism, authority)
+        raise section.invalid("authority", "which is no file")
+    return password, authority
 
 
-def _lake(at: _At, plain: Lake) -> Lake:
-    at.only("warehouse", "catalog", "uri", "properties")
-    warehouse = at.text("warehouse") or plain.warehouse
-    if "://" not in warehouse:
-        warehouse = str((at.beside / warehouse).absolute())
-    kind: CatalogKind = at.choice("catalog", CatalogKind, CatalogKind.SQLITE)
-    if (kind is CatalogKind.REST) != (at.text("uri") is not None):
-        raise at.invalid("uri", "expected an address if, and only if, the catalog is rest")
+def _lake(section: Section, default: Lake) -> Lake:
+    warehouse = _location(section, "warehouse") or default.warehouse
+    kind, uri = section.choice("catalog", CatalogKind.SQLITE), section.optional_text("uri")
+    if (kind is CatalogKind.REST) != (uri is not None):
+        raise section.invalid("uri", "expected an address if, and only if, the catalog is rest")
     if kind is CatalogKind.SQLITE and "://" in warehouse:
-        raise at.invalid("warehouse", "expected a directory with a catalog in SQLite")
-    return Lake(warehouse, kind, at.text("uri"), at.mapping("properties"))
+        raise section.invalid("warehouse", "expected a directory with a catalog in SQLite")
+    return Lake(warehouse, kind, uri, _texts(section, "properties"))
 
 
-def _engine(at: _At) -> Engine:
-    at.only("master", "memory_mb", "conf")
-    memory = at.number("memory_mb", MEMORY_MB)
-    if memory is None or memory < MEMORY_MB_MIN:
-        raise at.invalid("memory_mb", f"expected {MEMORY_MB_MIN} or more")
-    return Engine(at.text("master") or Engine().master, memory, at.mapping("conf"))
+def _location(section: Section, key: str) -> str | None:
+    """A URI, or a directory relative to the settings file."""
+    text = section.optional_text(key)
+    return text if text is None or "://" in text else str(section.base / text)
 
 
-def _job(name: str, at: _At) -> Job:
-    at.only(
-        "topic", "table", "format", "columns", "evolve", "schema_file", "message", "key", "headers", "mode",
-        "upsert_by", "partition_by", "every_seconds", "batch",
-    )  # fmt: skip
-    for key in ("topic", "table"):
-        if not at.text(key):
-            raise at.invalid(key, "expected a name")
-    columns = at.inner("columns")
-    form: Form = at.choice("format", Form, Form.JSON)
-    if form is Form.JSON and not columns.values:
-        raise JobInvalid(
-            where=at.where, key="columns", value={}, expected="expected name: type, at least one"
-        )
-    mode: Mode = at.choice("mode", Mode, Mode.APPEND)
+def _engine(section: Section) -> Engine:
+    memory = section.integer("memory_mb", MEMORY_MB, at_least=MEMORY_MB_MIN)
+    return Engine(section.optional_text("master") or Engine().master, memory, _texts(section, "conf"))
+
+
+def _texts(section: Section, key: str) -> dict[str, str]:
+    return {name: str(value) for name, value in section.section(key, None).values.items()}
+
+
+def _pattern(name: str, section: Section, registry: Registry | None) -> JobPattern:
+    text, table = section.text("topics"), section.text("table", expected="expected a name with {topic}")
+    if "topic" in section.values:
+        raise section.invalid("topics", "expected either `topic` or `topics`")
+    if TOPIC_IN_TABLE not in table:
+        raise section.invalid("table", "expected a name with {topic}")
+    try:
+        topics = re.compile(text)
+    except re.error as error:
+        raise section.invalid("topics", f"which is no regular expression: {error}") from error
+    job_of = partial(_job_of, section=section, registry=registry)
+    job_of(name, "topic", table.replace(TOPIC_IN_TABLE, "topic"))  # so that mistakes are reported now
+    return JobPattern(name, topics, table, job_of)
+
+
+def _job(name: str, section: Section, registry: Registry | None) -> Job:
+    topic = section.text("topic", expected="expected a name")
+    table = section.text("table", expected="expected a name")
+    return _job_of(name, topic, table, section=section, registry=registry)
+
+
+def _job_of(name: str, topic: str, table: str, *, section: Section, registry: Registry | None) -> Job:
+    columns = section.section("columns", None)
+    value_format = section.choice("format", ValueFormat.JSON)
+    if value_format is ValueFormat.JSON and not columns.values:
+        expected = "expected name: type, at least one"
+        raise JobInvalid(where=section.where, key="columns", value={}, expected=expected)
+    schema_file = section.path("schema_file")
+    by_registry = schema_file is None and value_format in (ValueFormat.AVRO, ValueFormat.PROTOBUF)
+    mode, key = section.choice("mode", Mode.APPEND), section.texts("upsert_by")
     return Job(
         name=name,
-        summary=f"{at.text('topic')} to {at.text('table')}, {mode}",
+        summary=f"{topic} to {table}, {mode}",
         source=Source(
-            topic=at.text("topic") or "",
-            form=form,
-            columns=tuple(
-                column(columns.where, str(each), str(kind)) for each, kind in columns.values.items()
-            ),
-            evolve=at.choice("evolve", Evolve, Evolve.IGNORE),
-            schema_file=at.path("schema_file"),
-            message=at.text("message"),
-            key=at.flag("key") or "kafka_key" in at.texts("upsert_by"),
-            headers=at.flag("headers"),
-            batch_offsets_max=at.number("batch", BATCH_OFFSETS_MAX) or 0,
+            topic=topic,
+            format=value_format,
+            columns=tuple(column(columns.where, each, str(kind)) for each, kind in columns.values.items()),
+            evolve=section.choice("evolve", Evolve.IGNORE),
+            schema_file=schema_file,
+            message=section.optional_text("message"),
+            registry=registry if by_registry else None,
+            subject=section.optional_text("subject"),
+            key=section.flag("key") or "kafka_key" in key,
+            headers=section.flag("headers"),
+            batch_offsets_max=section.integer("batch", BATCH_OFFSETS_MAX),
         ),
-        sink=Sink(
-            table=at.text("table") or "",
-            mode=mode,
-            key=at.texts("upsert_by"),
-            partition_by=at.texts("partition_by"),
-        ),
-        every_seconds=at.number("every_seconds", None),
+        sink=Sink(table, mode, key, section.optional_text("order_by"), section.texts("partition_by")),
+        every_seconds=section.optional_integer("every_seconds"),
     )

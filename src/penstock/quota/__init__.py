@@ -1,14 +1,31 @@
-"""Sharing a limit: nobody takes what is another's, and nobody within its quota waits.
+"""Sharing a limit: a tenant within its quota is never throttled, and no tenant takes another's share.
 
-A tenant's quota is enforced where its traffic passes, at several points. `buckets` is what one point
-does with a limit. `sharing` splits the quota over the points by where it is used, and lets them be
-lazy while there is plenty. `tuning` shrinks everybody's part on a broker that has more asked of it
-than it can do. `reports` turns what points have told into use and silence, `tenants` is what a
-coordinator knows, `points` what a gateway makes of what it is told.
+Gateways enforce a tenant's quota where its traffic passes. A coordinator splits the quota into a share
+for each gateway, by where it is used, and lets gateways throttle lazily while much of it is unused.
+Auto-tuning shrinks every tenant's limits on an overloaded broker (Kora §5.2).
 
-All of these are decisions: time comes in, nothing else does. Splits and levels work on arrays, a row for
-each tenant, so that the simulator runs the same lines for thousands as a coordinator does for one.
-Only `coordinator`, `told`, `topics` and `metrics` speak to anybody. What is promised: shares of a tenant
-sum to at most its quota, but for what a gateway takes that traffic comes to anew; a coordinator that
-dies is replaced without shares moving; without any, gateways fall back to an even split.
+It does not enforce anything: gateways do, with the arithmetic of this package. It promises that a
+tenant's shares sum to at most its quota, except for the even split that a gateway takes when traffic
+newly arrives; that shares stay where they are when a coordinator is replaced; and that gateways fall
+back to an even split when no coordinator is left.
+
+Shares and levels are computed on arrays with one row for each tenant, so that the simulator runs the
+same code for thousands of tenants as a coordinator does for one.
+
+Modules:
+  auto_tuning     the level that keeps a broker below its limit (Kora §5.2.1)
+  calibration     how much of the request time that a gateway measures is the broker's own work
+  coordinator     the process that decides the shares of the tenants it owns
+  enforcement     the limit that one gateway enforces, given the last published shares
+  kafka_quota     Kafka's own client quotas as a backstop behind the gateways
+  metrics         a coordinator's Prometheus metrics
+  pressure        when a broker is under pressure
+  process         runs a coordinator for each cluster until a signal stops it
+  share_follower  follows `_penstock.quota`: the latest shares of each tenant
+  sharing         splits quotas over gateways; lazy throttling (Kora §5.2.2)
+  summary         use, demand and grants of a tenant over all gateways
+  tenant_usage    the tenants of one coordinator: reports in, shares out
+  token_bucket    a token bucket with Kafka's throttle arithmetic
+  topics          the topics of quotas, usage reports and pressure events
+  usage_reports   from cumulative usage reports to one tenant's next shares
 """

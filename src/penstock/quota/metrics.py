@@ -1,7 +1,7 @@
-"""A coordinator's figures for Prometheus, read when somebody asks.
+"""A coordinator's Prometheus metrics, computed when they are scraped.
 
-By tenant and dimension: what it uses, what it would use, what it was granted, how much of the time it
-waits; all a second. Labels are bounded: of more than `TENANTS_SHOWN_MAX` tenants, those who use most.
+By tenant and dimension: use, demand, granted shares and throttled time, all per second. The number of
+labels is bounded: beyond `TENANTS_SHOWN_MAX` tenants, those with the most traffic are exported.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from penstock.model.keys import CLUSTER, METRIC_PREFIX, TENANT
-from penstock.quota.summary import demand, summed
+from penstock.model.key_names import CLUSTER, METRIC_PREFIX, TENANT
+from penstock.quota.summary import demand, total_over_gateways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,37 +26,38 @@ TENANTS_SHOWN_MAX: Final = 2_000
 _AREA: Final = METRIC_PREFIX + "quota_"
 
 
-class Figures:
+class CoordinatorMetrics:
     def __init__(self, coordinators: Mapping[str, Coordinator]) -> None:
         self._coordinators = coordinators
 
     def collect(self) -> Iterator[Metric]:
-        labels = [TENANT, "dimension"]
-        used = GaugeMetricFamily(_AREA + "used", "What tenants use, a second.", labels=labels)
-        asked = GaugeMetricFamily(_AREA + "demand", "What tenants would use, a second.", labels=labels)
-        granted = GaugeMetricFamily(_AREA + "granted", "Shares of all gateways, a second.", labels=labels)
-        waiting = GaugeMetricFamily(
-            _AREA + "throttled_ratio", "Part of the time throttled, summed over gateways.", labels=labels
-        )
-        owned = GaugeMetricFamily(_AREA + "parts_owned", "Parts of the tenants it has.", labels=[CLUSTER])
-        decided = CounterMetricFamily(_AREA + "decisions", "Splits of a quota told.", labels=[CLUSTER])
-        spent = CounterMetricFamily(_AREA + "decide_seconds", "Processor time for them.", labels=[CLUSTER])
+        used = _gauge("used", "Use per second.", TENANT, "dimension")
+        demands = _gauge("demand", "Estimated demand per second.", TENANT, "dimension")
+        granted = _gauge("granted", "Sum of all gateways' shares per second.", TENANT, "dimension")
+        text = "Share of time throttled, summed over gateways."
+        throttled = _gauge("throttled_ratio", text, TENANT, "dimension")
+        owned = _gauge("partitions_owned", "Partitions of the usage topic owned.", CLUSTER)
+        decisions = CounterMetricFamily(_AREA + "decisions", "Shares published.", labels=[CLUSTER])
+        text = "Processor time spent on decisions."
+        spent = CounterMetricFamily(_AREA + "decide_seconds", text, labels=[CLUSTER])
         for name, coordinator in self._coordinators.items():
             owned.add_metric([name], len(coordinator.owned))
-            decided.add_metric([name], coordinator.decided)
+            decisions.add_metric([name], coordinator.decisions)
             spent.add_metric([name], coordinator.decide_seconds)
-            for told in _greatest(coordinator.told.last):
-                for dimension in told.quota:
-                    of = [told.tenant, dimension]
-                    used.add_metric(of, summed(told.used, dimension))
-                    asked.add_metric(of, demand(told, dimension))
-                    granted.add_metric(of, summed(told.shares, dimension))
-                    waiting.add_metric(of, summed(told.throttled, dimension))
-        yield from (used, asked, granted, waiting, owned, decided, spent)
+            for shares in _most_active(coordinator.shares.latest):
+                for dimension in shares.quota:
+                    values = [shares.tenant, dimension]
+                    used.add_metric(values, total_over_gateways(shares.used, dimension))
+                    demands.add_metric(values, demand(shares, dimension))
+                    granted.add_metric(values, total_over_gateways(shares.shares, dimension))
+                    throttled.add_metric(values, total_over_gateways(shares.throttled, dimension))
+        yield from (used, demands, granted, throttled, owned, decisions, spent)
 
 
-def _greatest(told: Mapping[LogicalClusterId, QuotaShares]) -> list[QuotaShares]:
-    every = list(told.values())
-    if len(every) <= TENANTS_SHOWN_MAX:
-        return every
-    return sorted(every, key=lambda one: -summed(one.used, "ingress_bytes"))[:TENANTS_SHOWN_MAX]
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_AREA + name, text, labels=labels)
+
+
+def _most_active(latest: Mapping[LogicalClusterId, QuotaShares]) -> list[QuotaShares]:
+    most_first = sorted(latest.values(), key=lambda one: -total_over_gateways(one.used, "ingress_bytes"))
+    return most_first[:TENANTS_SHOWN_MAX]

@@ -1,22 +1,21 @@
-"""When is a broker under pressure? When what is asked of it waits, again and again.
+"""When a broker is under pressure: requests to it wait too long, in several samples in a row.
 
-A sample a second: how many requests are in flight towards it, and how long the oldest has waited. One
-that is over the threshold means nothing, since a collection of garbage or a new leader makes everybody
-wait once. Pressure begins after `SUSTAINED` such samples in a row and ends after as many calm ones; calm
-is below half of the threshold, so that it does not flutter around it.
+A single slow sample means nothing, because a garbage collection or a new leader delays every request
+once. Pressure begins after `SUSTAINED` slow samples in a row and ends after as many calm ones. Calm is
+below half of the threshold, so that the state does not flap.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.model.events import Phase
 
-WAIT_SECONDS: Final = 0.5  # of the oldest request: the threshold
-CALM: Final = 0.5  # of the threshold
+WAIT_SECONDS: Final = 0.5  # threshold for the oldest request
+CALM_RATIO: Final = 0.5  # of the threshold
 SUSTAINED: Final = 5  # samples
-AGAIN_MS: Final = 10_000  # between two events of one spell
+REPORT_INTERVAL_MS: Final = 10_000  # between two events while pressure lasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,12 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """One broker, of late."""
+class PressureState:
+    """The recent samples of one broker, and whether it is under pressure."""
 
-    samples: tuple[Sample, ...] = field(default=())  # the last `SUSTAINED`
-    began_ms: int | None = None  # of the spell under way
-    told_ms: int = 0
+    samples: tuple[Sample, ...] = ()  # the last `SUSTAINED`
+    began_ms: int | None = None  # start of the current pressure; none: no pressure
+    reported_ms: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -43,19 +42,19 @@ class Watched:
         return sum(one.waited_seconds for one in self.samples) / max(1, len(self.samples))
 
 
-def watch(before: Watched, sample: Sample) -> tuple[Watched, Phase | None, int]:
-    """After one more sample: what is known, what is to be told, and when the spell began."""
+def observe(before: PressureState, sample: Sample) -> tuple[PressureState, Phase | None, int]:
+    """The next state, the event to report if any, and when the pressure began."""
     samples = (*before.samples, sample)[-SUSTAINED:]
     after = replace(before, samples=samples)
     full = len(samples) == SUSTAINED
     began = before.began_ms
     if began is None:
-        if not (full and all(one.waited_seconds > WAIT_SECONDS for one in samples)):
+        if not full or any(one.waited_seconds <= WAIT_SECONDS for one in samples):
             return after, None, 0
         began = samples[0].time_ms
-        return replace(after, began_ms=began, told_ms=sample.time_ms), Phase.BEGAN, began
-    if full and all(one.waited_seconds <= CALM * WAIT_SECONDS for one in samples):
+        return replace(after, began_ms=began, reported_ms=sample.time_ms), Phase.BEGAN, began
+    if full and all(one.waited_seconds <= CALM_RATIO * WAIT_SECONDS for one in samples):
         return replace(after, began_ms=None), Phase.ENDED, began
-    if sample.time_ms - before.told_ms >= AGAIN_MS:
-        return replace(after, told_ms=sample.time_ms), Phase.LASTS, began
+    if sample.time_ms - before.reported_ms >= REPORT_INTERVAL_MS:
+        return replace(after, reported_ms=sample.time_ms), Phase.LASTS, began
     return after, None, 0

@@ -1,19 +1,16 @@
-"""How a tenant's quota is split over the points that enforce it (Kora §5.2.2).
+"""Splits a tenant's quota over the gateways that enforce it (Kora §5.2.2).
 
-Once an interval, from what each point used and whether it throttled. Rows are tenants, columns
-points; `members` says which points a tenant has. Promised, for each tenant:
+Called once an interval, with what each gateway used and whether it throttled. Rows are tenants, columns
+gateways; `members` marks the gateways of a tenant. Promised for each tenant:
+- Shares sum to at most the quota, even if silent gateways keep what they had.
+- No share falls below a floor, from which it can always recover: one interval after a gateway starts to
+  throttle, it has everything that the others do not use.
+- Throttling gateways get equal shares. The others keep what they use and, if there is room, their recent
+  peak. Small changes are not made.
 
-- Shares sum to at most the quota, also if points that were not heard of keep what they had.
-- No share falls below a floor, from which it can always grow back: one interval after a point is
-  throttled it has all that the others do not use.
-- Points that throttle are served alike; points that do not, keep what they use and some more: what
-  they used at most of late, if there is room for it.
-- Small changes are not made.
-
-While a tenant uses less than `lazy_below` of its quota in all, points need not throttle at a share:
-each may take beyond it whatever of the quota nobody used (`limits`). The price is that a tenant
-whose traffic rises everywhere at once may, for one interval, take its quota and what it did not use
-before once more at each point.
+Lazy throttling: while a tenant uses less than `lazy_below` of its quota in total, each gateway may
+exceed its share by all that is unused (`lazy_limits`). So a tenant whose traffic rises at every gateway
+at once may, for one interval, use its quota plus the formerly unused part at each gateway.
 """
 
 from __future__ import annotations
@@ -31,123 +28,126 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    floor: float = 0.05  # least share of a point, as a part of the even split
-    headroom: float = 0.25  # beyond its use, for a point that does not throttle while another does
-    fed: float = 0.75  # of what nobody uses, at least so much goes to points that throttle
-    memory: float = 0.9  # of a point's highest use, kept from one interval to the next
-    steady: float = 0.05  # changes below this part of the even split are not made
+class SharingPolicy:
+    floor: float = 0.05  # smallest share of a gateway, relative to the even split
+    headroom: float = 0.25  # beyond its use, for a gateway that does not throttle while another does
+    throttled_part_min: float = 0.75  # of the unused quota, what throttling gateways get at least
+    peak_decay: float = 0.9  # of a gateway's peak use, kept from one interval to the next
+    change_min: float = 0.05  # smaller changes, relative to the even split, are not made
     lazy_below: float | None = 0.9  # of the quota; None: never lazy
 
 
-RULES: Final = Rules()
-ROUNDING: Final = 1e-10  # what sums of floating-point numbers may differ by, as a part of them
+DEFAULT_POLICY: Final = SharingPolicy()
+ROUNDING: Final = 1e-10  # relative rounding error of floating-point sums
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """What one interval was like, by tenant and point."""
+class IntervalUsage:
+    """One interval, by tenant and gateway."""
 
-    used: Floats  # a second
-    peak: Floats  # the highest use of late (`peaks`): what a point that wavers may need again
+    used: Floats  # per second
+    peak: Floats  # recent peak use (`peaks`), which bursty traffic may need again
     throttled: Flags
     members: Flags
-    silent: Flags  # nothing was heard of this point
+    silent: Flags  # no report arrived
 
 
 def even_split(quota: Floats, members: Flags) -> Floats:
-    """The static split, and the one to fall back to."""
+    """The static split, which is also the fallback."""
     count = np.maximum(members.sum(axis=1, keepdims=True), 1)
     return np.where(members, quota[:, None] / count, 0.0)
 
 
-def peaks(earlier: Floats, used: Floats, rules: Rules = RULES) -> Floats:
-    """The highest use of late, which is forgotten bit by bit."""
-    return np.asarray(np.maximum(used, rules.memory * earlier))
+def peaks(earlier: Floats, used: Floats, policy: SharingPolicy = DEFAULT_POLICY) -> Floats:
+    """Recent peak use, which decays from interval to interval."""
+    return np.asarray(np.maximum(used, policy.peak_decay * earlier))
 
 
-def share_out(quota: Floats, use: Use, previous: Floats, rules: Rules = RULES) -> Floats:
+def share_out(
+    quota: Floats, usage: IntervalUsage, previous: Floats, policy: SharingPolicy = DEFAULT_POLICY
+) -> Floats:
     """Shares for the next interval."""
-    even = even_split(quota, use.members)
-    floor = even * rules.floor
-    active = use.members & ~use.silent
-    reserved = _reserved(quota, floor, use, previous)
+    even = even_split(quota, usage.members)
+    floor = even * policy.floor
+    active = usage.members & ~usage.silent
+    reserved = _reserved(quota, floor, usage, previous)
     free = quota - reserved.sum(axis=1)
-    used = np.where(active, np.maximum(use.used, floor), 0.0)
-    hungry = active & use.throttled
-    needed = _needed(free, used, np.where(active, np.maximum(use.peak, used), 0.0))
+    used = np.where(active, np.maximum(usage.used, floor), 0.0)
+    throttled = active & usage.throttled
+    needed = _needed(free, used, np.where(active, np.maximum(usage.peak, used), 0.0))
     shares = np.where(active, _spread(quota, free, needed, active), reserved)
-    pressed = hungry.any(axis=1) | (used.sum(axis=1) > free)
-    if pressed.any():
-        room = np.where(hungry.any(axis=1), 1 + rules.headroom, 1.0)[:, None]
-        wanted = np.where(hungry, np.inf, np.maximum(np.maximum(use.used * room, needed), floor))
-        wanted = np.where(active, wanted, 0.0)[pressed]
-        filled = fill(free[pressed], wanted, active[pressed])
-        filled = _fed(free[pressed], used[pressed], wanted, filled, rules)
-        shares[pressed] = np.where(active[pressed], filled, reserved[pressed])
-    return _steadied(shares, previous, quota, even, hungry, use.members, rules)
+    contended = throttled.any(axis=1) | (used.sum(axis=1) > free)
+    if contended.any():
+        room = np.where(throttled.any(axis=1), 1 + policy.headroom, 1.0)[:, None]
+        demand = np.where(throttled, np.inf, np.maximum(np.maximum(usage.used * room, needed), floor))
+        demand = np.where(active, demand, 0.0)[contended]
+        fair = max_min_fair(free[contended], demand, active[contended])
+        fair = _favor_throttled(free[contended], used[contended], demand, fair, policy)
+        shares[contended] = np.where(active[contended], fair, reserved[contended])
+    changed = throttled.any(axis=1) | ~_small_changes(shares, previous, quota, even, usage.members, policy)
+    return np.where(changed[:, None], shares, previous)
 
 
-def limits(quota: Floats, shares: Floats, use: Use, rules: Rules = RULES) -> Floats:
-    """At what points throttle: their share; while there is plenty, with all that nobody uses on top."""
-    if rules.lazy_below is None:
+def lazy_limits(
+    quota: Floats, shares: Floats, usage: IntervalUsage, policy: SharingPolicy = DEFAULT_POLICY
+) -> Floats:
+    """Where gateways throttle: at their share, plus all of the unused quota while there is plenty."""
+    if policy.lazy_below is None:
         return shares
-    # Who is silent may be using all that it has.
-    used = np.where(use.members, np.where(use.silent, shares, use.used), 0.0)
+    # A silent gateway may be using its whole share.
+    used = np.where(usage.members, np.where(usage.silent, shares, usage.used), 0.0)
     total = used.sum(axis=1)
-    spare = np.where(total <= rules.lazy_below * quota, quota - total, 0.0)
-    lazy = np.minimum(shares + spare[:, None], quota[:, None])
-    return np.where(use.members, np.maximum(shares, lazy), shares)
+    unused = np.where(total <= policy.lazy_below * quota, quota - total, 0.0)
+    lazy = np.minimum(shares + unused[:, None], quota[:, None])
+    return np.where(usage.members, np.maximum(shares, lazy), shares)
 
 
-def fill(free: Floats, wanted: Floats, active: Flags) -> Floats:
-    """Everybody gets what it wants up to a level that is the same for all, and all of `free` goes.
-
-    Those who want less than the level leave the rest to the others (max-min fairness).
-    """
-    given = np.zeros(wanted.shape)
+def max_min_fair(free: Floats, demand: Floats, active: Flags) -> Floats:
+    """Max-min fairness: every gateway gets its demand up to a common level, and all of `free` is used."""
+    given = np.zeros(demand.shape)
     open_ = active.copy()
     left = free.astype(float).copy()
-    for _ in range(wanted.shape[1]):
+    for _ in range(demand.shape[1]):
         count = open_.sum(axis=1)
         level = np.divide(left, count, out=np.zeros_like(left), where=count > 0)
-        modest = open_ & (wanted <= level[:, None])
-        given = np.where(open_, np.minimum(wanted, level[:, None]), given)
-        if not modest.any():
+        satisfied = open_ & (demand <= level[:, None])
+        given = np.where(open_, np.minimum(demand, level[:, None]), given)
+        if not satisfied.any():
             break
-        left = left - np.where(modest, wanted, 0.0).sum(axis=1)
-        open_ &= ~modest
+        left = left - np.where(satisfied, demand, 0.0).sum(axis=1)
+        open_ &= ~satisfied
     return given
 
 
-def _fed(free: Floats, used: Floats, wanted: Floats, filled: Floats, rules: Rules) -> Floats:
-    """More for points that throttle, where `filled` leaves the others room that they do not use.
+def _favor_throttled(
+    free: Floats, used: Floats, demand: Floats, fair: Floats, policy: SharingPolicy
+) -> Floats:
+    """More for throttling gateways, where a quota is nearly used up and `fair` leaves the rest to the others.
 
-    Of a quota that is nearly used up, the room that the others would like is all there is. They keep
-    what they use, and of the rest a part; those who throttle share alike what is left.
+    The others keep what they use and a part of the rest; throttling gateways share the remainder equally.
     """
-    hungry = np.isinf(wanted)
-    count = hungry.sum(axis=1)
+    throttled = np.isinf(demand)
+    count = throttled.sum(axis=1)
     rest = np.maximum(free - used.sum(axis=1), 0.0)
-    room = np.where(hungry, 0.0, wanted - used)
-    total, most = room.sum(axis=1), rest * (1 - rules.fed)
+    room = np.where(throttled, 0.0, demand - used)
+    total, most = room.sum(axis=1), rest * (1 - policy.throttled_part_min)
     room = room * np.divide(most, total, out=np.ones_like(total), where=total > most)[:, None]
-    kept = np.where(hungry, 0.0, used + room)
+    kept = np.where(throttled, 0.0, used + room)
     level = np.divide(free - kept.sum(axis=1), count, out=np.zeros_like(rest), where=count > 0)
-    fed = np.where(hungry, level[:, None], kept)
-    # Where both come to the same, which of them it is must not hang on the order of a sum.
-    less = np.where(hungry, filled - fed, 0.0) > ROUNDING * free[:, None]
+    favored = np.where(throttled, level[:, None], kept)
+    # Where both are equal, the order of a sum must not decide which one is taken.
+    less = np.where(throttled, fair - favored, 0.0) > ROUNDING * free[:, None]
     more = (count > 0) & ~less.any(axis=1)
-    return np.where(more[:, None], fed, filled)
+    return np.where(more[:, None], favored, fair)
 
 
-def _reserved(quota: Floats, floor: Floats, use: Use, previous: Floats) -> Floats:
-    """What silent points may still be using: they did not hear of anything newer than they have."""
-    silent = use.members & use.silent
+def _reserved(quota: Floats, floor: Floats, usage: IntervalUsage, previous: Floats) -> Floats:
+    """What silent gateways may still be using: they may not have received a newer share."""
+    silent = usage.members & usage.silent
     if not silent.any():
         return np.zeros(previous.shape)
     kept = np.where(silent, np.maximum(previous, floor), 0.0)
-    most = quota - np.where(use.members & ~use.silent, floor, 0.0).sum(axis=1)
+    most = quota - np.where(usage.members & ~usage.silent, floor, 0.0).sum(axis=1)
     total = kept.sum(axis=1)
     over = total > most
     kept[over] *= (most[over] / total[over])[:, None]
@@ -155,35 +155,32 @@ def _reserved(quota: Floats, floor: Floats, use: Use, previous: Floats) -> Float
 
 
 def _needed(free: Floats, used: Floats, peak: Floats) -> Floats:
-    """What points may need: their highest use of late, as far as all of it fits."""
-    total, wish = used.sum(axis=1), (peak - used).sum(axis=1)
+    """What gateways may need: their recent peaks, as far as all of them fit."""
+    total, growth = used.sum(axis=1), (peak - used).sum(axis=1)
     room = np.maximum(free - total, 0.0)
-    part = np.divide(room, wish, out=np.ones_like(room), where=wish > room)
+    part = np.divide(room, growth, out=np.ones_like(room), where=growth > room)
     return np.asarray(used + (peak - used) * part[:, None])
 
 
 def _spread(quota: Floats, free: Floats, used: Floats, active: Flags) -> Floats:
-    """What is needed, and of the rest a part where it is used and a part everywhere.
+    """The needed amounts, plus the rest: a part in proportion to use, a part evenly.
 
-    A tenant that uses little of its quota has enough of the rest to be ready for traffic that comes
-    up anywhere; one that uses most of it needs the rest where its traffic wavers. So the part that
-    follows use is as large as the part of the quota that is used.
+    The part that follows use equals the part of the quota that is used: a tenant that uses little is
+    ready for traffic at any gateway, one that uses most needs the rest where its traffic fluctuates.
     """
     total = used.sum(axis=1)
     rest = np.maximum(free - total, 0.0)
-    followed = np.divide(rest, quota, out=np.zeros_like(rest), where=quota > 0)[:, None] * used
+    proportional = np.divide(rest, quota, out=np.zeros_like(rest), where=quota > 0)[:, None] * used
     count = np.maximum(active.sum(axis=1), 1)
     evenly = rest * np.maximum(1 - np.divide(total, quota, out=np.zeros_like(rest), where=quota > 0), 0.0)
-    return np.asarray(used + followed + (evenly / count)[:, None] * active)
+    return np.asarray(used + proportional + (evenly / count)[:, None] * active)
 
 
-def _steadied(
-    shares: Floats, previous: Floats, quota: Floats, even: Floats, hungry: Flags, members: Flags, rules: Rules
-) -> Floats:
-    """The shares there are, for tenants of whom every change would be small and nobody throttles."""
-    small = (np.abs(shares - previous) <= rules.steady * even).all(axis=1)
-    # A sum may lie a rounding above the quota or not, depending on the order of its points.
+def _small_changes(
+    shares: Floats, previous: Floats, quota: Floats, even: Floats, members: Flags, policy: SharingPolicy
+) -> Flags:
+    """The tenants whose previous shares are still sound, and for which every change would be small."""
+    small = (np.abs(shares - previous) <= policy.change_min * even).all(axis=1)
+    # Depending on the order of summation, a sum may exceed the quota by a rounding error.
     fits = previous.sum(axis=1) <= quota * (1 + ROUNDING)
-    sound = fits & ((previous >= even * rules.floor) | ~members).all(axis=1)
-    keep = small & sound & ~hungry.any(axis=1)
-    return np.where(keep[:, None], previous, shares)
+    return np.asarray(small & fits & ((previous >= even * policy.floor) | ~members).all(axis=1))

@@ -1,4 +1,4 @@
-"""A tenant's quota as a whole, from the last decision about it: used, wanted, granted, throttled."""
+"""A tenant's quota over all gateways, from the latest decision: used, demanded, granted, throttled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.quota.tuning import wanted
+from penstock.quota.auto_tuning import estimated_demand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,19 +14,18 @@ if TYPE_CHECKING:
     from penstock.model.events import QuotaShares
 
 
-def summed(parts: Mapping[str, Mapping[str, float]], dimension: str) -> float:
-    """Over all gateways."""
-    return sum(split.get(dimension, 0.0) for split in parts.values())
+def total_over_gateways(by_gateway: Mapping[str, Mapping[str, float]], dimension: str) -> float:
+    return sum(amounts.get(dimension, 0.0) for amounts in by_gateway.values())
 
 
-def demand(told: QuotaShares, dimension: str) -> float:
-    """What a tenant would use: what it does, and some more where it was throttled, up to its quota.
+def demand(shares: QuotaShares, dimension: str) -> float:
+    """What a tenant would use: its use, and more where it was throttled, up to its quota.
 
-    Of what is not shared out nobody knows whether it is wanted: there it is what is used.
+    For a dimension without shares the demand is unknown; its use is reported instead.
     """
-    used = np.array([split.get(dimension, 0.0) for split in told.used.values()])
-    if not (quota := told.quota.get(dimension, 0.0)):
+    used = np.array([amounts.get(dimension, 0.0) for amounts in shares.used.values()])
+    if not (quota := shares.quota.get(dimension, 0.0)):
         return float(used.sum())
-    throttled = np.array([told.throttled.get(point, {}).get(dimension, 0.0) > 0 for point in told.used])
-    more = float(wanted(np.full(used.shape, quota), used, throttled).sum())
+    throttled = np.array([shares.throttled.get(name, {}).get(dimension, 0.0) > 0 for name in shares.used])
+    more = float(estimated_demand(np.full(used.shape, quota), used, throttled).sum())
     return max(float(used.sum()), min(quota, more))

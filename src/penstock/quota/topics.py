@@ -1,8 +1,7 @@
-"""The topics that quotas go over: `_penstock.usage` upwards, `_penstock.quota` downwards; and pressure.
+"""The topics of quotas: `_penstock.usage`, `_penstock.quota` and `_penstock.pressure`.
 
-A tenant's reports are all in one partition of the former; whoever owns that partition decides for it.
-The latter has one partition, which every gateway follows; nothing in it is of use for long. What
-gateways see of brokers under pressure goes to `_penstock.pressure`, for whoever moves load.
+All usage reports of a tenant are in one partition, whose owner decides for it. Shares go to a single
+partition that every gateway follows. Gateways also report brokers under pressure.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from penstock.kafka.log import ensure_topic
-from penstock.kafka.partitions import TopicPartition
-from penstock.kafka.topics import NewTopic
-from penstock.model.keys import PRESSURE_TOPIC, QUOTA_TOPIC, USAGE_TOPIC
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.admin.topics import NewTopic
+from penstock.kafka.partition_log import ensure_topic
+from penstock.model.key_names import PRESSURE_TOPIC, QUOTA_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from penstock.kafka.client import Client
 
-USAGE_PARTITIONS: Final = 8  # so many coordinators at most have work
-USAGE_RETENTION_MS: Final = 14 * 24 * 3600 * 1000  # metering reads it by the hour, and may be late
+USAGE_PARTITIONS: Final = 8  # the maximum number of coordinators with work
+USAGE_RETENTION_MS: Final = 14 * 24 * 3600 * 1000  # the hourly metering job may be late
 QUOTA_RETENTION_MS: Final = 10 * 60 * 1000
 QUOTA_SEGMENT_MS: Final = 5 * 60 * 1000
 PRESSURE_RETENTION_MS: Final = 7 * 24 * 3600 * 1000

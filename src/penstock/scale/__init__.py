@@ -1,24 +1,34 @@
 """The persistent-lag scaler: replicas follow pressure that lasts, not noise.
 
-What it is: a KEDA external scaler for any Kafka. It samples the lag of consumer groups on a
-clock of its own, judges each partition over a sliding window, and asks for a replica count.
-Persistent means *above the threshold without a break for the sustain time*; KEDA's word
-`excludePersistentLag` means what is called *stalled* here.
+What it is: a KEDA external scaler for any Kafka. It samples the lag of consumer groups at an
+interval, evaluates each partition over a sliding window, and requests a replica count. Persistent
+means *above the threshold without a break for the sustain time*. (KEDA's `excludePersistentLag`
+uses the word for what is called *stalled* here.)
 
-What it is not: a consumer, a Kubernetes client or a second HPA. It never sets replicas, it
-answers KEDA's questions; the HPA keeps the last word on limits and speed.
+What it is not: a consumer, a Kubernetes client or a second HPA. It never sets replicas; it answers
+KEDA's calls, and the HPA decides on limits and speed.
 
 What it promises:
 
-- The verdict is a pure function of the samples, the policy and a small memory that is stored
-  beside the samples. Two instances that read the same samples give the same answer.
-- A partition that more consumers cannot help (stuck, or alone on its member) never asks for more.
-- When the brokers cannot be seen the answer is an error, never a zero.
+- The verdict is a pure function of the samples, the policy and a small memory stored with the
+  samples. Two instances that read the same samples reach the same verdict.
+- A partition that more consumers cannot help (stuck, or alone on its member) never causes a scale-up.
+- While the brokers are unreachable, calls get an error, never zero.
 
-Two processes: the service answers calls (`server`, `service`, `board`), and the sampler it starts
-(`supervisor`, `link`, `sampling`) looks, journals and judges (`loop`), so that neither waits for the other.
+It runs as two processes. The service answers KEDA's calls; the sampler, which the service starts,
+samples, stores and evaluates. Neither waits for the other.
 
-The road of one answer, one module a step: `values` (what was sampled), `window` (its history),
-`facts` (numbers for each partition), `partitions` (its state), `rules` and `sizing` (numbered
-rules), `verdict` (their order), `encoding` (the number the HPA reads).
+Modules:
+  decision         the verdict as pure functions: windows, rules, sizing
+  event_loop       yield to the event loop in long loops; garbage-collection thresholds
+  explain          the verdict rule by rule, for `penstock scale explain`
+  external_scaler  KEDA's external scaler protocol
+  metrics          Prometheus metrics of both processes
+  proto            KEDA's protocol, generated from externalscaler.proto
+  sampler          the sampler process: sample clusters, store samples, evaluate
+  server           the gRPC server with TLS, health and reflection
+  settings         the scaler's settings file
+  simulate         play load traces through this scaler and KEDA's
+  verdict_cache    the latest verdict of each ScaledObject, from which calls are answered
+  watched_groups   watched ScaledObjects: their policy, window and verdict
 """

@@ -1,7 +1,7 @@
-"""Why the scaler asks for what it asks: the rules in order, with the numbers they looked at.
+"""Explain a verdict rule by rule, for `penstock scale explain`.
 
-From the samples topic where there is one, so that any wish can be tried on what really happened;
-else from samples taken now.
+It uses the samples topic if there is one, so that any metadata can be tried on recorded samples;
+otherwise it samples the cluster for a while.
 """
 
 from __future__ import annotations
@@ -9,27 +9,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.kafka.client import Client
 from penstock.model.errors.scale import ScalerClusterUnknown
-from penstock.scale.journal import TopicJournal
-from penstock.scale.kafka_source import KafkaLagSource
-from penstock.scale.records import Sampled
-from penstock.scale.sampler import Sampler
-from penstock.scale.sampling import HISTORY_SECONDS
-from penstock.scale.watches import Watches
+from penstock.scale.sampler.cluster import ClusterSampler
+from penstock.scale.sampler.kafka_source import KafkaLagSource
+from penstock.scale.sampler.process import HISTORY_SECONDS
+from penstock.scale.sampler.records import Sampled
+from penstock.scale.sampler.samples_topic import SamplesTopic
+from penstock.scale.watched_groups import WatchedGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.scale.journal import Told
+    from penstock.scale.decision.values import Verdict
+    from penstock.scale.sampler.samples_topic import Event
     from penstock.scale.settings import ScalerSettings
-    from penstock.scale.values import Verdict
-    from penstock.scale.watches import Watch
+    from penstock.scale.watched_groups import Watch
 
 
-async def watched_now(
+async def sampled_watch(
     settings: ScalerSettings,
     scaled_object: str,
     metadata: Mapping[str, str],
@@ -37,9 +38,9 @@ async def watched_now(
     seconds: float,
     progress: Callable[[str], object],
 ) -> Watch:
-    """The watch for these wishes after reading what is stored, or after sampling for so long."""
-    watches = Watches({name: cluster.interval for name, cluster in settings.clusters.items()})
-    watch = watches.admit(scaled_object, metadata, time.time())
+    """The watch for this metadata, filled from the samples topic or by sampling for `seconds`."""
+    watches = WatchedGroups({name: cluster.interval for name, cluster in settings.clusters.items()})
+    watch = watches.admit(scaled_object, metadata, time.monotonic())
     name = watch.policy.cluster
     if name not in settings.clusters:
         known = ", ".join(settings.clusters)
@@ -47,11 +48,11 @@ async def watched_now(
     if settings.samples_cluster is not None:
         home = settings.clusters[settings.samples_cluster]
         async with Client(home.bootstrap, home.security()) as client:
-            journal = TopicJournal(client, settings.samples_topic, history_seconds=HISTORY_SECONDS)
+            journal = SamplesTopic(client, settings.samples_topic, history_seconds=HISTORY_SECONDS)
 
-            async def take(told: Told, live: bool) -> None:
-                if isinstance(told, Sampled):
-                    for _ in watches.take(told):
+            async def take(event: Event, live: bool) -> None:
+                if isinstance(event, Sampled):
+                    for _ in watches.take(event, event.at):  # each is evaluated: the metadata may be new
                         await asyncio.sleep(0)
 
             await journal.read_back(take)
@@ -60,15 +61,15 @@ async def watched_now(
         return watch
     cluster = settings.clusters[name]
     async with Client(cluster.bootstrap, cluster.security()) as client:
-        sampler = Sampler(
+        sampler = ClusterSampler(
             name, KafkaLagSource(client), watches, instance="explain", interval=cluster.interval
         )
         until = time.monotonic() + seconds
-        slot = 0
+        number = 0
         while True:
-            slot += 1
-            for part in await sampler.round(slot, time.time):
-                for _ in watches.take(part):
+            number += 1
+            for part in await sampler.round(number, time.monotonic):
+                for _ in watches.take(part, part.at):
                     await asyncio.sleep(0)
             left = until - time.monotonic()
             if left <= 0:
@@ -79,7 +80,7 @@ async def watched_now(
 
 def explanation(watch: Watch, verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain data."""
-    memory = verdict.memory
+    capacity, members = verdict.memory.capacity, watch.policy.consumers_per_replica
     return {
         "scaledObject": watch.scaled_object,
         "group": watch.policy.group,
@@ -89,10 +90,8 @@ def explanation(watch: Watch, verdict: Verdict) -> dict[str, Any]:
         "value": verdict.value,
         "lag": verdict.lag,
         "lagSeconds": round(verdict.lag_seconds, 1),
-        "replicaCapacity": None if memory.capacity is None else round(memory.capacity, 1),
-        "rules": [
-            {"rule": each.rule, "holds": each.holds, "because": each.because} for each in verdict.findings
-        ],
+        "replicaCapacity": None if capacity is None else round(capacity * members, 1),
+        "rules": [asdict(each) for each in verdict.rule_results],
         "partitions": dict(Counter(state.value for state in verdict.states.values())),
         "stuck": [str(key) for key in verdict.stuck],
     }

@@ -1,11 +1,11 @@
-"""The scaler as a service: gRPC with TLS, health and reflection, and metrics, before a sampler.
+"""Run the scaler: a gRPC server with TLS, health, reflection and metrics, and a sampler process.
 
-`serving` is how it runs: calls are answered here, sampling and judging go on in a process of their
-own (`supervisor`).
+Calls are answered in this process; `sampler.supervisor` runs the sampler in another.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,74 +18,100 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import generate_latest
 
-from penstock.garbage import rare_collections
+from penstock.gc_tuning import rare_collections
+from penstock.metrics_server import MetricsServer
 from penstock.model.errors.scale import ScalerSettingsInvalid
-from penstock.scale.board import Board
+from penstock.scale.event_loop import GC_THRESHOLDS
+from penstock.scale.external_scaler import ExternalScaler
 from penstock.scale.metrics import CallMetrics
-from penstock.scale.page import page_served
 from penstock.scale.proto import externalscaler_pb2 as pb
 from penstock.scale.proto.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
-from penstock.scale.service import ExternalScaler
-from penstock.scale.supervisor import SamplerProcess
-from penstock.scale.turns import COLLECTOR
-from penstock.scale.watches import Watches
+from penstock.scale.sampler.supervisor import SamplerProcess
+from penstock.scale.verdict_cache import VerdictCache
+from penstock.scale.watched_groups import WatchedGroups
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from penstock.scale.settings import ScalerSettings, ServerTls
 
-GRACE_SECONDS: Final = 2.0  # that calls under way are given when the server stops
+GRACE_SECONDS: Final = 2.0  # for calls in flight when the server stops
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
 # KEDA keeps one connection for all ScaledObjects and pings it.
 OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5000),
 )
+METRICS_SECONDS_MAX: Final = 25.0
 
 
 @dataclass(frozen=True)
 class Running:
-    """A scaler that answers."""
+    """A running scaler."""
 
     port: int
-    board: Board
+    verdicts: VerdictCache
     metrics_port: int | None
     sampler: SamplerProcess
 
 
 @asynccontextmanager
 async def serving(settings: ScalerSettings, *, instance: str | None = None) -> AsyncIterator[Running]:
-    """Everything up and running; down again when the block ends."""
+    """Runs the scaler while the block runs."""
     name = instance or f"{os.uname().nodename}-{os.getpid()}-{os.urandom(3).hex()}"
     sampler = SamplerProcess(settings, instance=name)
-    watches = Watches({cluster: each.interval for cluster, each in settings.clusters.items()})
-    board = Board(frozenset(settings.clusters), watches, CallMetrics(), wish=sampler.wish)
+    watches = WatchedGroups({cluster: each.interval for cluster, each in settings.clusters.items()})
+    verdicts = VerdictCache(
+        frozenset(settings.clusters), watches, CallMetrics(), on_watch=sampler.request_watch
+    )
     health = health_aio.HealthServicer()
+    ready = False
 
-    async def shown(up: bool) -> None:
+    async def set_health(up: bool) -> None:
+        nonlocal ready
+        ready = up
         await health.set(SERVICE, _status(up))
 
-    async def page() -> bytes:
-        return generate_latest(board.metrics.registry) + await sampler.page()
+    async def metrics_text() -> bytes:
+        return generate_latest(verdicts.metrics.registry) + await sampler.metrics_text()
 
     async with AsyncExitStack() as stack:
-        stack.enter_context(rare_collections(*COLLECTOR))
-        await stack.enter_async_context(sampler.supervised(board, shown))
-        port = await stack.enter_async_context(answering(board, health, settings.listen, settings.tls))
+        stack.enter_context(rare_collections(*GC_THRESHOLDS))
+        await stack.enter_async_context(sampler.supervised(verdicts, set_health))
+        port = await stack.enter_async_context(grpc_server(verdicts, health, settings.listen, settings.tls))
         metrics_port = None
         if settings.metrics:
-            metrics_port = await stack.enter_async_context(page_served(settings.metrics, page))
-        yield Running(port, board, metrics_port, sampler)
+            metrics_port = await stack.enter_async_context(
+                serve_metrics(settings.metrics, metrics_text, lambda: ready)
+            )
+        yield Running(port, verdicts, metrics_port, sampler)
 
 
 @asynccontextmanager
-async def answering(
-    board: Board, health: health_aio.HealthServicer, listen: str, tls: ServerTls | None
+async def serve_metrics(
+    address: str, metrics_text: Callable[[], Coroutine[object, object, bytes]], ready: Callable[[], bool]
 ) -> AsyncIterator[int]:
-    """KEDA's protocol on a socket; the port."""
+    """Serves the metrics, read on the event loop that updates them; yields the port."""
+    loop = asyncio.get_running_loop()
+
+    def latest() -> bytes:
+        return asyncio.run_coroutine_threadsafe(metrics_text(), loop).result(METRICS_SECONDS_MAX)
+
+    host, _, port = address.rpartition(":")
+    server = MetricsServer(latest, host.strip("[]"), int(port), ready=ready)
+    try:
+        yield server.port
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+@asynccontextmanager
+async def grpc_server(
+    verdicts: VerdictCache, health: health_aio.HealthServicer, listen: str, tls: ServerTls | None
+) -> AsyncIterator[int]:
+    """Serves KEDA's protocol; yields the port."""
     server = grpc.aio.server(options=OPTIONS)
-    add_ExternalScalerServicer_to_server(ExternalScaler(board), server)  # type: ignore[no-untyped-call]  # generated
+    add_ExternalScalerServicer_to_server(ExternalScaler(verdicts), server)  # type: ignore[no-untyped-call]  # generated
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection((SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
                                          reflection.SERVICE_NAME), server)  # fmt: skip
@@ -100,8 +126,8 @@ async def answering(
 
 
 def _status(up: bool) -> health_pb2.HealthCheckResponse.ServingStatus:
-    found = health_pb2.HealthCheckResponse
-    return found.SERVING if up else found.NOT_SERVING
+    response = health_pb2.HealthCheckResponse
+    return response.SERVING if up else response.NOT_SERVING
 
 
 def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> int:
@@ -109,22 +135,24 @@ def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> int:
         if tls is None:
             return server.add_insecure_port(listen)
         return server.add_secure_port(listen, _credentials(tls))
-    except RuntimeError as failure:  # gRPC's way to say that the address cannot be had
+    except RuntimeError as failure:  # raised by gRPC if it cannot bind the address
         raise ScalerSettingsInvalid(
-            key="listen", value=listen, expected="which cannot be bound: is it free, and of this machine?"
+            key="listen",
+            value=listen,
+            expected="which cannot be bound: it is in use, or not an address of this host",
         ) from failure
 
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
     try:
-        # gRPC takes any bytes and then serves nobody; OpenSSL says what is wrong with them.
-        checked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        checked.load_cert_chain(tls.certificate, tls.key)
+        # gRPC accepts any bytes and then fails every handshake; OpenSSL reports what is wrong.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.certificate, tls.key)
         if tls.client_authority:
-            checked.load_verify_locations(tls.client_authority)
+            context.load_verify_locations(tls.client_authority)
         authority = tls.client_authority.read_bytes() if tls.client_authority else None
         pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-    except OSError as failure:  # ssl's errors are of this kind, too
+    except OSError as failure:  # SSLError is an OSError, too
         files = [str(each) for each in (tls.certificate, tls.key, tls.client_authority) if each]
         raise ScalerSettingsInvalid(
             key="tls", value=files, expected=f"expected a certificate and its key: {failure}"

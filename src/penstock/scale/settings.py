@@ -1,31 +1,38 @@
-"""The scaler's own settings: where it listens, and the clusters it can see. One YAML file.
+"""The scaler's settings file: where it listens, and which clusters it samples.
 
-Secrets are read from files, so that the settings themselves may be a ConfigMap.
+Secrets are read from separate files, so that the settings themselves may be a ConfigMap.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from penstock.kafka.security import Login, Mechanism, Security, tls_trusting
+from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors.scale import ScalerSettingsInvalid
-from penstock.model.keys import LAG_TOPIC
+from penstock.model.key_names import LAG_TOPIC
+from penstock.model.settings_reader import PRESENT, Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+    from penstock.model.errors import PenstockError
 
 INTERVAL_SECONDS: Final = 10.0
+LISTEN_DEFAULT: Final = "0.0.0.0:8080"
+_CLUSTER_KEYS: Final = (
+    "bootstrap", "interval", "user", "passwordFile", "mechanism", "authority", "certificate", "key",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
     certificate: Path
     key: Path
-    client_authority: Path | None = None  # given: callers must show a certificate of it
+    client_authority: Path | None = None  # if set, callers need a certificate signed by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,128 +42,96 @@ class ClusterSettings:
     user: str | None = None
     password_file: Path | None = None
     mechanism: Mechanism = Mechanism.SCRAM_SHA_512
-    authority: Path | None = None  # given: TLS that trusts it
+    authority: Path | None = None  # if set, TLS that trusts it
     certificate: Path | None = None
     key: Path | None = None
 
     def security(self) -> Security:
-        """Reads the secrets, anew at each call."""
+        """Reads the secrets again at each call."""
         login = None
         if self.user is not None and self.password_file is not None:
             login = Login(self.user, self.password_file.read_text().strip(), self.mechanism)
         tls = None
         if self.authority is not None:
-            tls = tls_trusting(self.authority, certificate=self.certificate, key=self.key)
+            tls = tls_context(self.authority, certificate=self.certificate, key=self.key)
         return Security(login, tls)
 
 
 @dataclass(frozen=True, slots=True)
 class ScalerSettings:
     clusters: Mapping[str, ClusterSettings]
-    listen: str = "0.0.0.0:8080"
-    metrics: str | None = None  # host:port; none: not served
+    listen: str = LISTEN_DEFAULT
+    metrics: str | None = None  # host:port; None: not served
     tls: ServerTls | None = None
-    samples_cluster: str | None = None  # where the samples topic lives; none: windows are lost on restart
+    samples_cluster: str | None = None  # cluster of the samples topic; None: a restart loses the windows
     samples_topic: str = LAG_TOPIC
+
+
+class _Section(Section):
+    """A section whose errors carry the scaler's code."""
+
+    __slots__ = ()
+
+    def unknown(self, key: str) -> PenstockError:
+        return self.invalid(key, "an unknown key; known: " + ", ".join(sorted(self.known or ())))
+
+    def invalid(self, key: str, expected: str, value: object = PRESENT) -> PenstockError:
+        value = self.values.get(key) if value is PRESENT else value
+        return ScalerSettingsInvalid(key=self.place_of(key), value=value, expected=expected)
 
 
 def settings_from(text: str) -> ScalerSettings:
     """Parses and checks the file's text."""
     try:
-        body = yaml.safe_load(text)
+        document = yaml.safe_load(text)
     except yaml.YAMLError as failure:
-        raise _invalid("file", "…", f"which is no YAML: {failure}") from failure
-    if not isinstance(body, dict):
-        raise _invalid("file", body, "expected a mapping")
-    _only(body, "", {"clusters", "listen", "metrics", "tls", "samples"})
-    clusters = body.get("clusters")
-    if not isinstance(clusters, dict) or not clusters:
-        raise _invalid("clusters", clusters, "expected at least one, by name")
-    samples = _mapping(body, "samples")
-    _only(samples, "samples.", {"cluster", "topic"})
+        raise ScalerSettingsInvalid(
+            key="file", value="…", expected=f"which is no YAML: {failure}"
+        ) from failure
+    if not isinstance(document, dict):
+        raise ScalerSettingsInvalid(key="file", value=document, expected="expected a mapping")
+    root = _Section("scaler settings", document, ("clusters", "listen", "metrics", "tls", "samples"))
+    clusters = root.section("clusters", None, "expected at least one, by name")
+    if not clusters.values:
+        raise root.invalid("clusters", "expected at least one, by name")
+    samples = root.section("samples", ("cluster", "topic"))
     settings = ScalerSettings(
-        clusters={str(name): _cluster(str(name), values) for name, values in clusters.items()},
-        listen=_address("listen", body.get("listen", ScalerSettings.__dataclass_fields__["listen"].default)),
-        metrics=_address("metrics", body["metrics"]) if body.get("metrics") else None,
-        tls=_server_tls(_mapping(body, "tls")) if body.get("tls") else None,
-        samples_cluster=samples.get("cluster"),
-        samples_topic=samples.get("topic", LAG_TOPIC),
+        clusters={name: _cluster(clusters, name) for name in clusters.values},
+        listen=_address(root, "listen", LISTEN_DEFAULT),
+        metrics=_address(root, "metrics") if root.values.get("metrics") else None,
+        tls=_server_tls(root) if root.values.get("tls") else None,
+        samples_cluster=samples.optional_text("cluster"),
+        samples_topic=samples.text("topic", LAG_TOPIC),
     )
     if settings.samples_cluster is not None and settings.samples_cluster not in settings.clusters:
-        raise _invalid(
-            "samples.cluster", settings.samples_cluster, "expected one of " + ", ".join(settings.clusters)
-        )
+        raise samples.invalid("cluster", "expected one of " + ", ".join(settings.clusters))
     return settings
 
 
-def _cluster(name: str, values: object) -> ClusterSettings:
-    place = f"clusters.{name}"
-    if not isinstance(values, dict):
-        raise _invalid(place, values, "expected a mapping with `bootstrap`")
-    known = {"bootstrap", "interval", "user", "passwordFile", "mechanism", "authority", "certificate", "key"}
-    _only(values, place + ".", known)
-    if not isinstance(values.get("bootstrap"), str):
-        raise _invalid(
-            f"{place}.bootstrap", values.get("bootstrap"), "expected host:port, several with commas"
-        )
-    interval = values.get("interval", INTERVAL_SECONDS)
-    if not isinstance(interval, int | float) or not 1 <= interval <= 3600:
-        raise _invalid(f"{place}.interval", interval, "expected seconds from 1 to 3600")
-    if ("user" in values) != ("passwordFile" in values):
-        raise _invalid(f"{place}.user", values.get("user"), "expected `user` and `passwordFile` together")
-    mechanism = values.get("mechanism", Mechanism.SCRAM_SHA_512.value)
-    if mechanism not in {each.value for each in Mechanism}:
-        raise _invalid(f"{place}.mechanism", mechanism, "expected one of " + ", ".join(Mechanism))
+def _cluster(clusters: Section, name: str) -> ClusterSettings:
+    section = clusters.section(name, _CLUSTER_KEYS, "expected a mapping with `bootstrap`")
+    if ("user" in section.values) != ("passwordFile" in section.values):
+        raise section.invalid("user", "expected `user` and `passwordFile` together")
     return ClusterSettings(
-        bootstrap=values["bootstrap"],
-        interval=float(interval),
-        user=values.get("user"),
-        password_file=_file(place, values, "passwordFile"),
-        mechanism=Mechanism(mechanism),
-        authority=_file(place, values, "authority"),
-        certificate=_file(place, values, "certificate"),
-        key=_file(place, values, "key"),
+        bootstrap=section.text("bootstrap", expected="expected host:port, several with commas"),
+        interval=section.number("interval", INTERVAL_SECONDS, at_least=1, at_most=3600, unit="seconds"),
+        user=section.optional_text("user"),
+        password_file=section.file("passwordFile"),
+        mechanism=section.choice("mechanism", Mechanism.SCRAM_SHA_512),
+        authority=section.file("authority"),
+        certificate=section.file("certificate"),
+        key=section.file("key"),
     )
 
 
-def _server_tls(values: dict[str, Any]) -> ServerTls:
-    _only(values, "tls.", {"certificate", "key", "clientAuthority"})
-    certificate, key = _file("tls", values, "certificate"), _file("tls", values, "key")
+def _server_tls(root: Section) -> ServerTls:
+    section = root.section("tls", ("certificate", "key", "clientAuthority"))
+    certificate, key = section.file("certificate"), section.file("key")
     if certificate is None or key is None:
-        raise _invalid("tls", sorted(values), "expected `certificate` and `key`")
-    return ServerTls(certificate, key, _file("tls", values, "clientAuthority"))
+        raise root.invalid("tls", "expected `certificate` and `key`", sorted(section.values))
+    return ServerTls(certificate, key, section.file("clientAuthority"))
 
 
-def _file(place: str, values: Mapping[str, Any], key: str) -> Path | None:
-    if key not in values:
-        return None
-    path = Path(str(values[key]))
-    if not path.is_file():
-        raise _invalid(f"{place}.{key}", str(path), "expected a file that can be read")
-    return path
-
-
-def _mapping(body: Mapping[str, Any], key: str) -> dict[str, Any]:
-    values = body.get(key) or {}
-    if not isinstance(values, dict):
-        raise _invalid(key, values, "expected a mapping")
-    return values
-
-
-def _address(key: str, value: object) -> str:
-    host, colon, port = str(value).rpartition(":")
-    if not (host and colon and port.isdigit() and int(port) < 65536):
-        raise _invalid(key, value, "expected host:port")
-    return str(value)
-
-
-def _only(values: Mapping[str, Any], prefix: str, known: set[str]) -> None:
-    for key in values:
-        if key not in known:
-            raise _invalid(
-                f"{prefix}{key}", values[key], "an unknown key; known: " + ", ".join(sorted(known))
-            )
-
-
-def _invalid(key: str, value: object, expected: str) -> ScalerSettingsInvalid:
-    return ScalerSettingsInvalid(key=key, value=value, expected=expected)
+def _address(section: Section, key: str, default: str | None = None) -> str:
+    section.address(key, default)
+    return section.text(key, default)

@@ -1,7 +1,14 @@
-"""The platform's decisions at the size of a fleet, from a seed, without a cluster.
+"""Seeded simulations of the platform's decisions at the size of a fleet, without a cluster.
 
-Simulations call the very functions that the services call (`penstock.balance`, `penstock.quota`) on
-made-up populations, and say what came of it. They do not predict milliseconds: what they assume
-stands in each module's docstring, and every figure is a comparison of policies on one and the same
-population. The same seed gives the same figures, on any machine.
+Simulations call the functions that the services call (`penstock.balance`, `penstock.quota`) on generated
+populations, and report the outcome. They do not predict milliseconds: each module documents what it
+assumes, and every result compares policies on the same population. The same seed gives the same results
+on any machine.
+
+Modules:
+  cell_batching  connections, requests and load with and without cells (the paper's experiment)
+  cell_month     a month of placement: how evenly cells fill, and how many tenants must move
+  plot           draws the result of `quota_week`
+  quota_week     a week of quotas: how many tenants meet the objective under each sharing scheme
+  traffic        generates a week of tenants' traffic
 """

@@ -1,15 +1,15 @@
-"""Whole messages to and from plain dicts, in every version Kafka defines.
+"""Encode plain dicts as Kafka messages and decode them, in every version Kafka defines.
 
-Keys are Kafka's field names (`TopicId`, first letter in upper case). Values are the obvious ones:
-`int`, `bool`, `float`, `str`, `bytes`, `uuid.UUID`, lists, dicts, None for null. A `records` field
-decodes to a memoryview into the input, and any bytes-like object encodes.
+Keys are Kafka's field names (`TopicId`, first letter in upper case). Values are `int`, `bool`, `float`,
+`str`, `bytes`, `uuid.UUID`, lists, dicts, and None for null. A `records` field decodes to a memoryview
+into the input; any bytes-like object encodes.
 
-Encoding: what is left out takes the default of Kafka's definition; a field the version lacks is
-dropped if the definition calls it ignorable or it holds its default, and refused otherwise, as
-Kafka's own classes do. Decoding: a dict has exactly the version's fields, and tagged fields that
-no definition names are kept under `_tags` as {tag: bytes}, from where they encode again.
+Encoding: an omitted field takes the default of Kafka's definition. As in Kafka's own classes, a field that
+the version lacks is dropped if it is ignorable or holds its default, and refused otherwise. Decoding: a
+dict has exactly the version's fields. Unknown tagged fields are kept under `_tags` as {tag: bytes} and
+encode again.
 
-A codec is Python source made from the definition, compiled on first use and kept.
+A codec is Python source generated from the definition, compiled on first use and cached.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors.wire import RequestMalformed, ResponseMalformed, ValueUnfit, VersionUnknown
-from penstock.wire.decoding import UNKNOWN_TAGS, decoder
+from penstock.wire.codec_runtime import TRUNCATED, Malformed
+from penstock.wire.codegen.decoder import UNKNOWN_TAGS, decoder
+from penstock.wire.codegen.encoder import Unfit, encoder
 from penstock.wire.definitions import Message, load
-from penstock.wire.encoding import Unfit, encoder
-from penstock.wire.primitives import Malformed
-from penstock.wire.unfit import explain
+from penstock.wire.encoding_errors import explain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.wire.decoding import Decode
-    from penstock.wire.encoding import Encode
+    from penstock.wire.codegen.decoder import Decode
+    from penstock.wire.codegen.encoder import Encode
 
 __all__ = ["UNKNOWN_TAGS", "decode", "decode_at", "definition", "encode"]
 
@@ -46,16 +46,16 @@ def encode(name: str, version: int, values: Mapping[str, Any]) -> bytes:
         raise ValueUnfit(message=name, version=version, path=path, reason=reason) from failure
 
 
-def decode(name: str, version: int, data: bytes) -> dict[str, Any]:
-    """The values of a message that fills `data` to its last byte."""
-    values, end = decode_at(name, version, data, 0)
+def decode(name: str, version: int, data: bytes, position: int = 0) -> dict[str, Any]:
+    """The values of a message that takes up all of `data` from `position` on."""
+    values, end = decode_at(name, version, data, position)
     if end != len(data):
         raise _malformed(name, version, f"{len(data) - end} bytes follow its last field")
     return values
 
 
 def decode_at(name: str, version: int, data: bytes, position: int) -> tuple[dict[str, Any], int]:
-    """The values of a message that begins at `position`, and where it ends."""
+    """The values of a message that starts at `position`, and where it ends."""
     read = _decoder(name, version)
     try:
         return read(data, position)
@@ -65,12 +65,12 @@ def decode_at(name: str, version: int, data: bytes, position: int) -> tuple[dict
         elif isinstance(failure, UnicodeDecodeError):
             reason = "a string is not UTF-8"
         else:
-            reason = "it ends before its last field does"
+            reason = TRUNCATED
         raise _malformed(name, version, reason) from failure
 
 
 def definition(name: str, version: int) -> Message:
-    """The definition of a message, after a check that it has this version."""
+    """The definition of a message; raises if it does not have this version."""
     message = load().message(name)
     if version not in message.valid_versions:
         raise VersionUnknown(

@@ -1,8 +1,8 @@
-"""The four compressions of record batches, in the framings that Kafka's Java client writes.
+"""Compress and decompress record batches, in the framings of Kafka's Java client.
 
-Decompression is bounded: the output never grows beyond the limit given, whatever the input claims.
-Snappy comes in xerial's framing (Java) or bare (some clients); both are read, xerial's is written.
-LZ4 frames are written with independent blocks, since Java refuses to read linked ones.
+Decompression never produces more than the given limit. Snappy is read in xerial's framing (Java) and without
+it (some clients), and written in xerial's. LZ4 frames are written with independent blocks, since Java cannot
+read linked ones.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from penstock.model.errors.settings import ExtraMissing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GZIP_WINDOW: Final = 31  # zlib's way to say: a gzip header and trailer
+GZIP_WINDOW: Final = 31  # makes zlib use a gzip header and trailer
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES: Final = 32 << 10
 LZ4_HEADER: Final = bytes.fromhex("04224d18604082")  # version 1, independent blocks of 64 KiB, no checksums
 LZ4_BLOCK_BYTES: Final = 64 << 10
-LZ4_STORED: Final = 0x80000000  # flag of a block that did not shrink
-FIRST_GUESS_TIMES: Final = 8  # most batches shrink less than this
-FIRST_GUESS_BYTES: Final = 64 << 10
+LZ4_STORED: Final = 0x80000000  # flag of an uncompressed block
+EXPECTED_RATIO: Final = 8  # most batches compress less
+BUFFER_BYTES_MIN: Final = 64 << 10
 
 _block_size = struct.Struct(">i")
 
 
 class Compression(IntEnum):
-    """As in the lowest three bits of a batch's attributes."""
+    """The lowest three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -42,16 +42,16 @@ class Compression(IntEnum):
 
 
 class Undecodable(ValueError):
-    """The input is not what its compression says."""
+    """The input is not valid for its compression."""
 
 
 class TooLarge(ValueError):
-    """The output would be larger than the limit."""
+    """The output would exceed the limit."""
 
 
 @cache
 def _cramjam() -> Any:
-    """Not before it is needed: most gateways never see the inside of a batch."""
+    """Imported on first use: most gateways never decompress a batch."""
     try:
         import cramjam
     except ImportError as missing:
@@ -95,13 +95,13 @@ def _gunzip(data: bytes | memoryview, size_max: int) -> bytes:
     if len(unpacked) > size_max:
         raise TooLarge
     if not unpacker.eof:
-        raise Undecodable("it ends in the middle")
+        raise Undecodable("it is truncated")
     return unpacked
 
 
 def _grown(into: Callable[[Any, Any], int], data: bytes | memoryview, size_max: int) -> bytes:
-    """Decompress into a buffer of ever larger size, up to the limit."""
-    size = min(size_max, max(FIRST_GUESS_BYTES, FIRST_GUESS_TIMES * len(data)))
+    """Decompress into a buffer that grows up to the limit."""
+    size = min(size_max, max(BUFFER_BYTES_MIN, EXPECTED_RATIO * len(data)))
     while True:
         buffer = bytearray(size)
         try:
@@ -111,7 +111,7 @@ def _grown(into: Callable[[Any, Any], int], data: bytes | memoryview, size_max: 
                 raise Undecodable(str(failure)) from failure
             if size == size_max:
                 raise TooLarge from failure
-            size = min(size_max, size * FIRST_GUESS_TIMES)
+            size = min(size_max, size * EXPECTED_RATIO)
             continue
         return bytes(memoryview(buffer)[:written])
 
@@ -131,11 +131,11 @@ def _unsnappy(data: bytes, size_max: int) -> bytes:
     position, left = len(XERIAL_HEADER), size_max
     while position < len(data):
         if position + _block_size.size > len(data):
-            raise Undecodable("it ends in the middle")
+            raise Undecodable("it is truncated")
         size = _block_size.unpack_from(data, position)[0]
         position += _block_size.size
         if not 0 < size <= len(data) - position:
-            raise Undecodable(f"a block claims {size} bytes, {len(data) - position} are left")
+            raise Undecodable(f"a block claims {size} of {len(data) - position} bytes")
         parts.append(_snappy_block(data[position : position + size], left))
         left -= len(parts[-1])
         position += size

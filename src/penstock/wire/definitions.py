@@ -1,15 +1,14 @@
-"""Kafka's message definitions, read out of its jars and packed into one small data file.
+"""Kafka's message definitions, read from its jars and packed into one small data file.
 
-Kafka's jars carry the JSON (with `//` comments) from which its own classes are generated:
-requests, responses, headers, the consumer protocol, metadata-log records, tier-metadata records
-and the coordinators' records. `compile_jars` packs what the wire needs of them; `load` gives them back
-as values, each message built when it is first asked for. The file is made at set-up and never
-committed:
+Kafka's jars contain the JSON (with `//` comments) from which its own classes are generated: requests,
+responses, headers, the consumer protocol, and the records of the metadata log, of tiered storage and of the
+coordinators. `compile_jars` packs them, `load` reads them; a message is built on first use. `make setup`
+creates the file, which is never committed:
 
     python -m penstock.wire.definitions JARS_DIR
 
-Names are Kafka's own with the first letter in upper case, everywhere (`TopicId`, `ErrorCode`): a
-few of Kafka's record definitions begin theirs in lower case, and one way is enough.
+Field names are Kafka's with the first letter in upper case (`TopicId`, `ErrorCode`). A few of Kafka's record
+definitions start theirs in lower case; here they are all alike.
 """
 
 from __future__ import annotations
@@ -98,17 +97,16 @@ class Field:
     kind: str  # one of PRIMITIVES, or STRUCT; of the elements if `array`
     array: bool
     versions: Versions
-    nullable: Versions  # versions in which the field (the array, if it is one) may be null
-    tagged: Versions  # versions in which the field travels as tagged field `tag`
+    nullable: Versions  # versions in which the field (or the array) may be null
+    tagged: Versions  # versions in which it is the tagged field `tag`
     tag: int | None
-    default: bool | int | float | str | None  # None is null; arrays, structs and bytes: null or empty
+    default: bool | int | float | str | None  # None for null, and for arrays, structs and bytes
     default_null: bool
-    ignorable: bool  # may be left out where the version has no place for it, whatever its value
+    ignorable: bool  # may be dropped, whatever its value, in a version that lacks it
     entity_type: str | None  # topicName, groupId, transactionalId, brokerId, producerId
-    map_key: bool
-    flexible: Versions | None  # overrides the message's (only RequestHeader.ClientId does)
+    flexible: Versions | None  # overrides the message's; only RequestHeader.ClientId has it
     struct: str | None  # name of the struct type
-    fields: tuple[Field, ...]  # of the struct, shared structs resolved
+    fields: tuple[Field, ...]  # of the struct; common structs are resolved
 
     def __str__(self) -> str:
         return f"{self.name} {'[]' if self.array else ''}{self.struct or self.kind}"
@@ -118,24 +116,19 @@ class Field:
 class Message:
     name: str
     type: str  # request, response, header, data, metadata, coordinator-key, coordinator-value
-    artifact: str  # the jar it came from, one of ARTIFACTS
+    artifact: str  # the jar it is from, one of ARTIFACTS
     api_key: int | None
     listeners: tuple[str, ...]  # broker, controller (requests only)
     valid_versions: Versions  # empty if Kafka has dropped the message
     flexible_versions: Versions
-    latest_version_unstable: bool
     fields: tuple[Field, ...]
 
     def is_flexible(self, version: int) -> bool:
         return version in self.flexible_versions
 
-    @property
-    def latest_stable(self) -> int:
-        return self.valid_versions.last - self.latest_version_unstable
-
 
 class Definitions:
-    """All messages of one Kafka version, by name; built one by one as they are asked for."""
+    """All messages of one Kafka version by name; each is built on first use."""
 
     def __init__(self, kafka_version: str, raw: Mapping[str, dict[str, Any]]) -> None:
         self.kafka_version = kafka_version
@@ -146,7 +139,7 @@ class Definitions:
         }
 
     def names(self, type_: str | None = None) -> list[str]:
-        """Message names, sorted; of one type if given."""
+        """Message names in order, of one type if given."""
         return sorted(n for n, m in self._raw.items() if type_ is None or m["type"] == type_)
 
     def message(self, name: str) -> Message:
@@ -159,7 +152,7 @@ class Definitions:
         return built
 
     def apis(self) -> dict[int, str]:
-        """API key → API name (`Fetch`, without `Request`) of every API that has a valid version."""
+        """API key → name (`Fetch`, without `Request`) of every API with a valid version."""
         return {
             k: n for k, n in sorted(self._apis.items()) if self._raw[n + "Request"]["validVersions"] != "none"
         }
@@ -182,7 +175,7 @@ class Definitions:
         return self.message(api + "Response")
 
     def records(self, artifact: str, type_: str) -> dict[int, str]:
-        """Record type id → message name, e.g. of `kafka-metadata` and `metadata`."""
+        """Record type → message name, for example of `kafka-metadata` and `metadata`."""
         return {
             m["apiKey"]: name
             for name, m in self._raw.items()
@@ -191,7 +184,7 @@ class Definitions:
 
 
 def compile_jars(jars_dir: Path) -> bytes:
-    """The packed definitions of the Kafka whose jars lie in `jars_dir`."""
+    """The packed definitions of the Kafka whose jars are in `jars_dir`."""
     messages: dict[str, dict[str, Any]] = {}
     kafka_version = ""
     for artifact in ARTIFACTS:
@@ -231,34 +224,30 @@ def read(path: Path) -> Definitions:
 
 @cache
 def load() -> Definitions:
-    """The definitions this installation was set up with."""
+    """The definitions of this installation."""
     return read(DATA_FILE)
 
 
 def write(jars_dir: Path, path: Path = DATA_FILE) -> int:
-    """Compile `jars_dir` into `path`, replacing it whole; the number of bytes written.
+    """Compile the jars to `path`, replacing it atomically; returns the number of bytes written.
 
-    Definitions with a field that could carry a name and has no rule are refused: nobody may get
-    past the gateway because a new Kafka put a name where none was before.
+    Refuses definitions with a field that could carry a name and has no rule. Otherwise a new Kafka version
+    could let names pass the gateway unchanged.
     """
+    from penstock.wire.field_rules import unruled  # imports this module
+
     packed = compile_jars(jars_dir)
-    _check_ruled(unpack(packed))
+    for field_path in unruled(unpack(packed)):
+        raise RuleMissing(path=field_path)
     draft = path.with_suffix(".draft")
     draft.write_bytes(packed)
     draft.replace(path)
     return len(packed)
 
 
-def _check_ruled(definitions: Definitions) -> None:
-    from penstock.wire.rules import unruled  # it is written in terms of this module
-
-    for path in unruled(definitions):
-        raise RuleMissing(path=path)
-
-
 def _jar(jars_dir: Path, artifact: str) -> Path:
-    found = sorted(jars_dir.glob(f"{artifact}-[0-9]*.jar"))
-    plain = [jar for jar in found if not jar.stem.endswith(("-test", "-sources", "-javadoc"))]
+    candidates = sorted(jars_dir.glob(f"{artifact}-[0-9]*.jar"))
+    plain = [jar for jar in candidates if not jar.stem.endswith(("-test", "-sources", "-javadoc"))]
     if len(plain) != 1:
         reason = f"expected one {artifact}-<version>.jar, found {len(plain)}"
         raise DefinitionsUnreadable(path=jars_dir, reason=reason)
@@ -266,60 +255,48 @@ def _jar(jars_dir: Path, artifact: str) -> Path:
 
 
 def _packed(raw: dict[str, Any], artifact: str) -> dict[str, Any]:
-    """The definition without its prose, shared structs put where they are used."""
-    structs: dict[str, list[dict[str, Any]]] = {}
-    for shared in raw.get("commonStructs", ()):
-        structs[shared["name"]] = shared["fields"]
-    _collect(raw.get("fields", ()), structs)
+    """The definition without its descriptions, with common structs put where they are used."""
+    structs = {shared["name"]: shared["fields"] for shared in raw.get("commonStructs", ())}
+    _collect_structs(raw.get("fields", ()), structs)
     for fields in list(structs.values()):
-        _collect(fields, structs)
-    kept: dict[str, Any] = {
+        _collect_structs(fields, structs)
+    packed: dict[str, Any] = {
         key: raw[key]
-        for key in (
-            "name",
-            "type",
-            "apiKey",
-            "listeners",
-            "validVersions",
-            "flexibleVersions",
-            "latestVersionUnstable",
-        )
+        for key in ("name", "type", "apiKey", "listeners", "validVersions", "flexibleVersions")
         if key in raw
     }
-    kept["artifact"] = artifact
-    kept["fields"] = [_packed_field(field, structs) for field in raw.get("fields", ())]
-    return kept
+    packed["artifact"] = artifact
+    packed["fields"] = [_packed_field(field, structs) for field in raw.get("fields", ())]
+    return packed
 
 
-def _collect(fields: Sequence[dict[str, Any]], structs: dict[str, list[dict[str, Any]]]) -> None:
+def _collect_structs(fields: Sequence[dict[str, Any]], structs: dict[str, list[dict[str, Any]]]) -> None:
     for field in fields:
         if "fields" in field:
             structs.setdefault(field["type"].removeprefix("[]"), field["fields"])
-            _collect(field["fields"], structs)
+            _collect_structs(field["fields"], structs)
 
 
 def _packed_field(raw: dict[str, Any], structs: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    kept = {key: value for key, value in raw.items() if key not in ("about", "fields", "zeroCopy")}
-    kept["name"] = raw["name"][0].upper() + raw["name"][1:]
-    kept.setdefault("versions", raw.get("taggedVersions"))  # a few record definitions say only the latter
+    packed = {key: value for key, value in raw.items() if key not in ("about", "fields", "zeroCopy")}
+    packed["name"] = raw["name"][0].upper() + raw["name"][1:]
+    packed.setdefault("versions", raw.get("taggedVersions"))  # a few record definitions have only the latter
     base = raw["type"].removeprefix("[]")
     if base not in PRIMITIVES:
         inner = raw.get("fields") or structs[base]
-        kept["fields"] = [_packed_field(field, structs) for field in inner]
-    return kept
+        packed["fields"] = [_packed_field(field, structs) for field in inner]
+    return packed
 
 
 def _message(raw: dict[str, Any]) -> Message:
-    valid = _versions(raw["validVersions"])
     return Message(
         name=raw["name"],
         type=raw["type"],
         artifact=raw["artifact"],
         api_key=raw.get("apiKey"),
         listeners=tuple(raw.get("listeners", ())),
-        valid_versions=valid,
+        valid_versions=_versions(raw["validVersions"]),
         flexible_versions=_versions(raw.get("flexibleVersions")),
-        latest_version_unstable=bool(raw.get("latestVersionUnstable", False)),
         fields=tuple(_field(field) for field in raw["fields"]),
     )
 
@@ -343,7 +320,6 @@ def _field(raw: dict[str, Any]) -> Field:
         default_null=default_null,
         ignorable=bool(raw.get("ignorable", False)),
         entity_type=raw.get("entityType"),
-        map_key=bool(raw.get("mapKey", False)),
         flexible=_versions(raw["flexibleVersions"]) if "flexibleVersions" in raw else None,
         struct=struct,
         fields=tuple(_field(field) for field in raw.get("fields", ())),
@@ -351,7 +327,7 @@ def _field(raw: dict[str, Any]) -> Field:
 
 
 def _default(kind: str, given: bool | int | str | None) -> bool | int | float | str | None:
-    """Kafka writes most defaults as text, a few as numbers; none given is the type's zero."""
+    """Kafka writes most defaults as text, a few as numbers. Without one it is the type's zero value."""
     if kind == "bool":
         return str(given).lower() == "true"
     if kind.startswith(("int", "uint")):
@@ -377,9 +353,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("usage: python -m penstock.wire.definitions JARS_DIR\n")
         return 2
     size = write(Path(arguments[0]))
-    sys.stdout.write(
-        f"Kafka {load().kafka_version}: {len(load().names())} message definitions, {size:,} bytes\n"
-    )
+    version, count = load().kafka_version, len(load().names())
+    sys.stdout.write(f"Kafka {version}: {count} message definitions, {size:,} bytes\n")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Requests and responses as they stand on a connection: size, header, body.
+"""Requests and responses as sent on a connection: size, header, body.
 
-Header versions follow from the body's: a flexible body has a flexible header, and the response to
-ApiVersions never has one, since a client reads it before it knows what the broker speaks (KIP-511).
+A flexible body has a flexible header. The one exception is the response to ApiVersions, which a client
+reads before it knows what the broker supports (KIP-511).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.model.errors.wire import RequestMalformed, ResponseMalformed
-from penstock.wire.codec import decode_at, definition, encode
+from penstock.model.errors.wire import RequestMalformed
+from penstock.wire.codec import decode, decode_at, definition, encode
+from penstock.wire.codec_runtime import TRUNCATED
 from penstock.wire.definitions import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 API_VERSIONS: Final = "ApiVersions"
-SIZE_BYTES: Final = 4
 
 _size = struct.Struct(">i")
 _request_start = struct.Struct(">hhi")
@@ -50,7 +50,7 @@ def response_header_version(api: str, version: int) -> int:
 
 
 def encode_request(request: Request) -> bytes:
-    """The request with its size before it, ready to send."""
+    """Encode a request with its size field."""
     values: dict[str, Any] = {
         "RequestApiKey": load().api_key(request.api),
         "RequestApiVersion": request.version,
@@ -65,7 +65,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def encode_response(api: str, version: int, response: Response) -> bytes:
-    """The response with its size before it, ready to send."""
+    """Encode a response with its size field."""
     values: dict[str, Any] = {"CorrelationId": response.correlation_id}
     if response.header_tags:
         values["_tags"] = response.header_tags
@@ -74,29 +74,21 @@ def encode_response(api: str, version: int, response: Response) -> bytes:
 
 
 def decode_request(frame: bytes) -> Request:
-    """A request without its size, to its last byte."""
+    """Decode a request without its size field."""
     if len(frame) < _request_start.size:
-        raise RequestMalformed(
-            message="RequestHeader", version="?", reason="it ends before its last field does"
-        )
+        raise RequestMalformed(message="RequestHeader", version="?", reason=TRUNCATED)
     key, version, _ = _request_start.unpack_from(frame)
     api = load().api_name(key)
     definition(api + "Request", version)
     header, position = decode_at("RequestHeader", request_header_version(api, version), frame, 0)
-    body, end = decode_at(api + "Request", version, frame, position)
-    if end != len(frame):
-        reason = f"{len(frame) - end} bytes follow its last field"
-        raise RequestMalformed(message=api + "Request", version=version, reason=reason)
+    body = decode(api + "Request", version, frame, position)
     return Request(api, version, header["CorrelationId"], header["ClientId"], body, header.get("_tags"))
 
 
 def decode_response(api: str, version: int, frame: bytes) -> Response:
-    """A response without its size, to its last byte."""
+    """Decode a response without its size field."""
     header, position = decode_at("ResponseHeader", response_header_version(api, version), frame, 0)
-    body, end = decode_at(api + "Response", version, frame, position)
-    if end != len(frame):
-        reason = f"{len(frame) - end} bytes follow its last field"
-        raise ResponseMalformed(message=api + "Response", version=version, reason=reason)
+    body = decode(api + "Response", version, frame, position)
     return Response(header["CorrelationId"], body, header.get("_tags"))
 
 

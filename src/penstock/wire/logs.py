@@ -1,8 +1,8 @@
-"""Records of Kafka's own logs: what stands in key and value.
+"""Read and write the records of Kafka's own logs.
 
-The metadata log and the tier-metadata topic frame their values alike (frame version, type,
-version, message, all but the last as varints). The coordinators' topics put an int16 before: the
-record's type before the key, the value's version before the value.
+A value of the metadata log or of the tier-metadata topic is frame version, type and version as varints, then
+the message. On the coordinators' topics, a key is the record's type as an int16 and the message, a value is
+its version as an int16 and the message.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from penstock.model.errors.wire import ResponseMalformed
 from penstock.wire.codec import decode, encode
+from penstock.wire.codec_runtime import TRUNCATED, Malformed, read_uvarint, uvarint
 from penstock.wire.definitions import load
-from penstock.wire.primitives import Malformed, read_uvarint, uvarint
 
 FRAME_VERSION: Final = 1
 METADATA: Final = "kafka-metadata"
@@ -27,7 +27,7 @@ SHARES: Final = "kafka-share-coordinator"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    name: str  # the definition's: `PartitionRecord`
+    name: str  # of the definition, such as `PartitionRecord`
     version: int
     values: dict[str, Any]
 
@@ -39,7 +39,7 @@ def read_framed(artifact: str, value: bytes) -> Entry:
         number, position = read_uvarint(value, position)
         version, position = read_uvarint(value, position)
     except (IndexError, Malformed) as failure:
-        raise _unreadable(artifact, "it is cut off") from failure
+        raise _unreadable(artifact, TRUNCATED) from failure
     if frame != FRAME_VERSION:
         raise _unreadable(artifact, f"frame version {frame} is not known")
     name = _names(artifact, "metadata").get(number)
@@ -56,9 +56,9 @@ def write_framed(entry: Entry) -> bytes:
 
 
 def read_coordinated(artifact: str, key: bytes, value: bytes | None) -> tuple[Entry, Entry | None]:
-    """Key and value of a record of `__consumer_offsets`, `__transaction_state` and the like."""
+    """Key and value of a record of `__consumer_offsets`, `__transaction_state` or `__share_group_state`."""
     if len(key) < 2 or (value is not None and len(value) < 2):
-        raise _unreadable(artifact, "it is cut off")
+        raise _unreadable(artifact, TRUNCATED)
     number = struct.unpack_from(">h", key)[0]
     name = _names(artifact, "coordinator-key").get(number)
     if name is None:

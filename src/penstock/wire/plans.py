@@ -1,13 +1,11 @@
-"""Plans: for each (API, version, direction) a flat program that says where names are.
+"""Plans: where the names are in a frame, for each API, version and direction.
 
-A plan is a tuple of ops in the order of the bytes. Most say how to pass over a field; the ones
-with a kind say that a name stands there, and which. `ARRAY`, `OPTION`, `TAGS` and `TAG` open a
-block that the matching `END` closes. A plan is the one truth about a message's layout: the code
-that splices (`splicing`, `streaming`) is generated from it, and the public table of what a
-gateway does with each API (`surface`) is read off it.
+A plan is a flat tuple of ops in the order of the bytes. Most ops describe how to skip a field. An op
+with a kind marks a name. `ARRAY`, `OPTION`, `TAGS` and `TAG` open a block that the matching `END` closes. The
+splicers (`codegen.whole`, `codegen.stream`) are generated from plans, and `api_surface` prints them.
 
-A plan knows nothing of tenants. Which kinds matter, and what becomes of them, is for the `Names`
-it is driven with; fields of other kinds are passed over like any others.
+Plans know nothing of tenants. `Names` decides which kinds are rewritten and how; fields of other kinds are
+skipped.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors.plans import PlanUnknown, RuleMissing
+from penstock.wire.codec_runtime import FORMATS
 from penstock.wire.definitions import STRUCT, load
-from penstock.wire.primitives import FORMATS
-from penstock.wire.rules import Kind, is_endpoint, rule_of
+from penstock.wire.field_rules import Kind, is_endpoint, rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.wire.definitions import Definitions, Field, Message
-    from penstock.wire.rules import Rule
+    from penstock.wire.field_rules import Rule
 
 
 class Direction(StrEnum):
@@ -34,40 +32,40 @@ class Direction(StrEnum):
     RESPONSE = "response"  # towards a client
 
 
-class Code(StrEnum):
+class OpCode(StrEnum):
     FIXED = "fixed"  # one value of a fixed size
     SIZED = "sized"  # a length, then that many bytes
     ENDPOINT = "endpoint"  # broker id, host, port
     VALUES = "values"  # a count, then that many values of a fixed size
     ARRAY = "array"  # a count, then the block that many times
-    OPTION = "option"  # a byte that says whether the block follows
+    OPTION = "option"  # a byte that is negative if the block is absent
     TAGS = "tags"  # a section of tagged fields; its known ones are TAG blocks
     TAG = "tag"
     END = "end"
 
 
-OPENING: Final = frozenset((Code.ARRAY, Code.OPTION, Code.TAGS, Code.TAG))
+OPENING: Final = frozenset((OpCode.ARRAY, OpCode.OPTION, OpCode.TAGS, OpCode.TAG))
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """A field that decides what another one is, and where the walk finds it."""
+class Discriminator:
+    """A field that decides what another one names, such as the type of a config resource."""
 
     name: str
-    path: str  # of that field, if this version has it
-    follows: bool  # it stands right behind the value it explains, and is one byte
-    default: bool | int | float | str | None  # what it stands for where this version has none
+    path: str  # empty if this version does not have the field
+    follows: bool  # it is the one byte right behind the value it describes
+    default: bool | int | float | str | None  # its value if this version does not have the field
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    code: Code
+    code: OpCode
     path: str
     kind: Kind = Kind.PLAIN
     form: str = ""  # FIXED, VALUES: struct format; SIZED: string, bytes or records; ENDPOINT: the port's
     nullable: bool = False
     tag: int = -1
-    by: tuple[Beside, ...] = ()
+    discriminators: tuple[Discriminator, ...] = ()
 
     @property
     def name(self) -> str:
@@ -77,7 +75,7 @@ class Op:
 @dataclass(frozen=True, slots=True)
 class Plan:
     message: str
-    api: str  # the message's name itself for embedded ones
+    api: str  # for an embedded message, its name
     api_key: int
     version: int
     direction: Direction
@@ -86,39 +84,32 @@ class Plan:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """The kinds of name this message can carry, in this version and direction."""
+        """The kinds of name this message can contain in this version and direction."""
         return frozenset(op.kind for op in self.ops) - {Kind.PLAIN}
 
     @property
     def header_flexible(self) -> bool:
-        """ApiVersions is answered in the oldest header, since the client may know no other."""
+        """The response to ApiVersions has the oldest header, since the client may know no other (KIP-511)."""
         return self.flexible and not (self.api_key == 18 and self.direction is Direction.RESPONSE)
 
     @property
     def streams(self) -> bool:
-        """It carries records, which pass as they come and are never held."""
+        """Whether it carries records, which are forwarded as they arrive and never buffered."""
         return Kind.RECORDS in self.kinds
 
-    def slots(self) -> Iterator[Op]:
-        """The ops that have a kind, in order."""
-        return (op for op in self.ops if op.kind is not Kind.PLAIN)
-
     def listing(self) -> str:
-        """The program for a reader: one line an op, blocks indented."""
+        """The plan as text: one op per line, blocks indented."""
         lines, depth = [f"{self.message} v{self.version}{' flexible' if self.flexible else ''}"], 1
         for op in self.ops:
-            if op.code is Code.END:
+            if op.code is OpCode.END:
                 depth -= 1
                 continue
-            words = [
-                str(op.code),
-                op.form.replace("16s", "uuid"),
-                op.name if op.code is not Code.TAGS else "",
-            ]
-            words[1] = str(op.tag) if op.code is Code.TAG else words[1]
+            form = str(op.tag) if op.code is OpCode.TAG else op.form.replace("16s", "uuid")
+            words = [str(op.code), form, op.name if op.code is not OpCode.TAGS else ""]
             words += ["nullable"] * op.nullable
             words += [] if op.kind is Kind.PLAIN else ["←", str(op.kind)]
-            words += ["by", ", ".join(beside.name for beside in op.by)] if op.by else []
+            if op.discriminators:
+                words += ["by", ", ".join(each.name for each in op.discriminators)]
             lines.append("  " * depth + " ".join(word for word in words if word))
             depth += op.code in OPENING
         return "\n".join(lines)
@@ -126,13 +117,13 @@ class Plan:
 
 @cache
 def plan(api_key: int, version: int, direction: Direction) -> Plan:
-    """The plan of an API in the installed definitions."""
+    """The plan of an API, from the installed definitions."""
     return compile_plan(load(), api_key, version, direction)
 
 
 @cache
 def embedded_plan(message: str, version: int) -> Plan:
-    """The plan of a message that travels inside a byte string, such as a consumer's subscription."""
+    """The plan of a message inside a byte string, such as a consumer's subscription."""
     definition = load().message(message)
     ops = _Compiler(definition, version).ops()
     return Plan(message, message, -1, version, Direction.REQUEST, definition.is_flexible(version), ops)
@@ -150,7 +141,7 @@ def compile_plan(definitions: Definitions, api_key: int, version: int, direction
 
 
 def surface(definitions: Definitions) -> Iterator[Plan]:
-    """Every plan there is: API by API, version by version, requests first."""
+    """Every plan, by API, direction and version."""
     for api_key, api in definitions.apis().items():
         for direction in Direction:
             versions = definitions.message(api + direction.capitalize()).valid_versions
@@ -159,47 +150,47 @@ def surface(definitions: Definitions) -> Iterator[Plan]:
 
 
 def surface_table(definitions: Definitions) -> list[tuple[int, str, str, Direction, tuple[Kind, ...]]]:
-    """(key, API, versions, direction, kinds), neighbouring versions with equal kinds in one row."""
+    """(key, API, versions, direction, kinds), with consecutive versions of equal kinds in one row."""
     rows: list[tuple[int, str, str, Direction, tuple[Kind, ...]]] = []
-    for made in surface(definitions):
-        kinds = tuple(sorted(made.kinds))
+    for each in surface(definitions):
+        kinds = tuple(sorted(each.kinds))
         if rows:
-            key, api, versions, direction, before = rows[-1]
-            if (key, direction, before) == (made.api_key, made.direction, kinds):
+            key, api, versions, direction, previous = rows[-1]
+            if (key, direction, previous) == (each.api_key, each.direction, kinds):
                 first = versions.partition("–")[0]
-                rows[-1] = (key, api, f"{first}–{made.version}", direction, kinds)
+                rows[-1] = (key, api, f"{first}–{each.version}", direction, kinds)
                 continue
-        rows.append((made.api_key, made.api, str(made.version), made.direction, kinds))
+        rows.append((each.api_key, each.api, str(each.version), each.direction, kinds))
     return rows
 
 
 class _Compiler:
-    """From a definition to ops; blocks are flattened as they are met."""
+    """Compiles a definition to ops."""
 
     def __init__(self, message: Message, version: int) -> None:
         self.message = message
         self.version = version
         self.flexible = message.is_flexible(version)
-        self.found: list[Op] = []
-        self.scopes: list[tuple[str, tuple[Field, ...], int]] = []  # path, fields, position of the current
+        self._ops: list[Op] = []
+        self.scopes: list[tuple[str, tuple[Field, ...], int]] = []  # path, fields, index of the current one
 
     def ops(self) -> tuple[Op, ...]:
         self.struct(self.message.fields, self.message.name)
-        return tuple(self.found)
+        return tuple(self._ops)
 
     def struct(self, fields: tuple[Field, ...], path: str) -> None:
         shown = tuple(field for field in fields if self.version in field.versions)
         plain = tuple(field for field in shown if self.version not in field.tagged)
-        addressed = 0
+        endpoint_fields_left = 0
         for position, field in enumerate(plain):
-            if addressed:
-                addressed -= 1
+            if endpoint_fields_left:
+                endpoint_fields_left -= 1
                 continue
             self.scopes.append((path, plain, position))
             if is_endpoint(plain[position : position + 3]):
-                addressed = 2
+                endpoint_fields_left = 2
                 form = FORMATS[plain[position + 2].kind]
-                self.found.append(Op(Code.ENDPOINT, f"{path}.{field.name}", Kind.ENDPOINT, form))
+                self._ops.append(Op(OpCode.ENDPOINT, f"{path}.{field.name}", Kind.ENDPOINT, form))
             else:
                 self.field(field, f"{path}.{field.name}")
             self.scopes.pop()
@@ -207,58 +198,58 @@ class _Compiler:
             self.tags([field for field in shown if self.version in field.tagged], path)
 
     def tags(self, tagged: list[Field], path: str) -> None:
-        self.found.append(Op(Code.TAGS, f"{path}.tags"))
+        self._ops.append(Op(OpCode.TAGS, f"{path}.tags"))
         for field in tagged:
             assert field.tag is not None, "a tagged field has a tag"
-            self.found.append(Op(Code.TAG, f"{path}.{field.name}", tag=field.tag))
+            self._ops.append(Op(OpCode.TAG, f"{path}.{field.name}", tag=field.tag))
             self.scopes.append((path, (), 0))
             self.field(field, f"{path}.{field.name}")
             self.scopes.pop()
-            self.found.append(Op(Code.END, path))
-        self.found.append(Op(Code.END, path))
+            self._ops.append(Op(OpCode.END, path))
+        self._ops.append(Op(OpCode.END, path))
 
     def field(self, field: Field, path: str) -> None:
         nullable = self.version in field.nullable
         if field.kind == STRUCT:
-            code = Code.ARRAY if field.array else Code.OPTION
+            code = OpCode.ARRAY if field.array else OpCode.OPTION
             block = field.array or nullable
             if block:
-                self.found.append(Op(code, path, nullable=nullable))
+                self._ops.append(Op(code, path, nullable=nullable))
             self.struct(field.fields, path)
             if block:
-                self.found.append(Op(Code.END, path))
+                self._ops.append(Op(OpCode.END, path))
             return
         rule = rule_of(path, field)
         if rule is None:
             raise RuleMissing(path=path)
-        by = tuple(self.beside(name, rule) for name in rule.by)
+        discriminators = tuple(self.discriminator(name, rule) for name in rule.decided_by)
         form = FORMATS.get(field.kind)
         if form is not None:
-            code = Code.VALUES if field.array else Code.FIXED
-            self.found.append(Op(code, path, rule.kind, form, nullable, by=by))
+            code = OpCode.VALUES if field.array else OpCode.FIXED
+            self._ops.append(Op(code, path, rule.kind, form, nullable, discriminators=discriminators))
         elif field.array:
-            self.found.append(Op(Code.ARRAY, path, nullable=nullable))
-            self.found.append(Op(Code.SIZED, path, rule.kind, field.kind, by=by))
-            self.found.append(Op(Code.END, path))
+            self._ops.append(Op(OpCode.ARRAY, path, nullable=nullable))
+            self._ops.append(Op(OpCode.SIZED, path, rule.kind, field.kind, discriminators=discriminators))
+            self._ops.append(Op(OpCode.END, path))
         else:
-            self.found.append(Op(Code.SIZED, path, rule.kind, field.kind, nullable, by=by))
+            sized = Op(OpCode.SIZED, path, rule.kind, field.kind, nullable, discriminators=discriminators)
+            self._ops.append(sized)
 
-    def beside(self, name: str, rule: Rule) -> Beside:
-        """Where the walk finds the field that decides over the current one: above, before or behind."""
+    def discriminator(self, name: str, rule: Rule) -> Discriminator:
+        """Where the field that decides what the current one names is: around, before or right behind it."""
         for path, fields, position in reversed(self.scopes):
             names = [field.name for field in fields]
             if name in names:
-                where = names.index(name)
-                follows = where > position
+                index = names.index(name)
+                follows = index > position
                 if follows:
-                    behind = fields[position + 1]
-                    next_to_it = where == position + 1 and behind.kind == "int8"
-                    assert next_to_it, f"{path}.{name} is out of reach of the {rule.kind} it explains"
-                return Beside(name, f"{path}.{name}", follows, None)
-        return Beside(name, "", False, self.default(self.message.fields, name))
+                    is_next_byte = index == position + 1 and fields[index].kind == "int8"
+                    assert is_next_byte, f"{path}.{name} is out of reach of the {rule.kind} it describes"
+                return Discriminator(name, f"{path}.{name}", follows, None)
+        return Discriminator(name, "", False, self.default(self.message.fields, name))
 
     def default(self, fields: tuple[Field, ...], name: str) -> bool | int | float | str | None:
-        """The default of a field that other versions have; None if none does."""
+        """The default of a field that only other versions have; None if there is none."""
         for field in fields:
             if field.name == name:
                 return field.default

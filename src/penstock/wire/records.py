@@ -1,9 +1,7 @@
-"""Record batches, format 2: read, check and write.
+"""Read, check and write record batches of format 2.
 
-`batches` walks the bytes of a fetch answer or a log segment and reads headers only; `records`
-opens one batch, decompressing within a bound; `control` says what a control record tells;
-`write` makes a batch. Bytes outside the CRC (base offset, leader epoch) can be changed in place
-with `rebased`, as a leader does.
+`batches` reads the batch headers in a fetch response or a log segment, `records` the records of one batch,
+decompressed within a limit, and `control` the content of a control record. `write` encodes a batch.
 """
 
 from __future__ import annotations
@@ -45,12 +43,11 @@ COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-DELETE_HORIZON: Final = 0x40
 
 _header = struct.Struct(">qiibIhiqqqhii")
 _signed_part = struct.Struct(">hiqqqhii")
 _prefix = struct.Struct(">qi")
-_leading = struct.Struct(">qiibI")
+_unsigned_part = struct.Struct(">qiibI")
 _control_key = struct.Struct(">hh")
 
 Header = tuple[str, bytes | None]
@@ -67,7 +64,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Of an idempotent or transactional batch; `NO_PRODUCER` otherwise."""
+    """The producer of an idempotent or transactional batch; `NO_PRODUCER` for any other."""
 
     id: int
     epoch: int
@@ -137,7 +134,7 @@ _CONTROL_MESSAGES: Final = {
 
 
 def batches(data: bytes | memoryview) -> Iterator[Batch]:
-    """The whole batches in `data`; one cut off at the end, as fetches have it, is left out."""
+    """The complete batches in `data`. A truncated one at the end, as fetches have it, is skipped."""
     view = memoryview(data)
     position = 0
     while position + PREFIX_BYTES <= len(view):
@@ -148,7 +145,7 @@ def batches(data: bytes | memoryview) -> Iterator[Batch]:
                 raise BatchTooOld(offset=base_offset, magic=magic)
             raise BatchCorrupt(offset=base_offset, reason=f"message format {magic} is not known")
         if length < HEADER_BYTES - PREFIX_BYTES:
-            raise BatchCorrupt(offset=base_offset, reason=f"a length of {length} bytes")
+            raise BatchCorrupt(offset=base_offset, reason=f"its length is {length}")
         end = position + PREFIX_BYTES + length
         if end > len(view):
             return
@@ -157,21 +154,8 @@ def batches(data: bytes | memoryview) -> Iterator[Batch]:
 
 
 def _batch(raw: memoryview) -> Batch:
-    (
-        base,
-        _,
-        epoch,
-        _,
-        crc,
-        attributes,
-        last_delta,
-        first_ms,
-        max_ms,
-        producer,
-        producer_epoch,
-        sequence,
-        count,
-    ) = _header.unpack_from(raw)
+    fields = _header.unpack_from(raw)
+    base, _, epoch, _, crc, attributes, last_delta, first_ms, max_ms, *producer, count = fields
     if last_delta < 0 or count < 0:
         raise BatchCorrupt(offset=base, reason=f"{count} records up to offset delta {last_delta}")
     return Batch(
@@ -181,7 +165,7 @@ def _batch(raw: memoryview) -> Batch:
         attributes=attributes,
         base_timestamp_ms=first_ms,
         max_timestamp_ms=max_ms,
-        producer=Producer(producer, producer_epoch, sequence),
+        producer=Producer(*producer),
         count=count,
         crc=crc,
         raw=raw,
@@ -189,9 +173,9 @@ def _batch(raw: memoryview) -> Batch:
 
 
 def records(batch: Batch, *, size_max: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
-    """The records of a batch whose CRC holds."""
+    """The records of a batch, after a check of its CRC."""
     if not batch.is_intact:
-        raise BatchCorrupt(offset=batch.base_offset, reason="its CRC does not hold")
+        raise BatchCorrupt(offset=batch.base_offset, reason="its CRC does not match")
     try:
         data = decompress(batch.raw[HEADER_BYTES:], batch.compression, size_max=size_max)
     except TooLarge:
@@ -200,21 +184,20 @@ def records(batch: Batch, *, size_max: int = DECOMPRESSED_BYTES_MAX) -> list[Rec
         reason = f"its {batch.compression.name.lower()} data cannot be read: {failure}"
         raise BatchCorrupt(offset=batch.base_offset, reason=reason) from failure
     if batch.count * RECORD_BYTES_MIN > len(data):
-        reason = f"{batch.count} records are claimed in {len(data)} bytes"
+        reason = f"it claims {batch.count} records in {len(data)} bytes"
         raise BatchCorrupt(offset=batch.base_offset, reason=reason)
     try:
-        found, end = _records(data, batch)
+        decoded, end = _records(data, batch)
     except (IndexError, UnicodeDecodeError, ValueError) as failure:
-        raise BatchCorrupt(
-            offset=batch.base_offset, reason=f"a record cannot be read: {failure}"
-        ) from failure
+        reason = f"a record cannot be read: {failure}"
+        raise BatchCorrupt(offset=batch.base_offset, reason=reason) from failure
     if end != len(data):
         raise BatchCorrupt(offset=batch.base_offset, reason=f"{len(data) - end} bytes follow the last record")
-    return found
+    return decoded
 
 
 def _records(data: bytes, batch: Batch) -> tuple[list[Record], int]:
-    found = []
+    decoded = []
     position = 0
     for _ in range(batch.count):
         length, position = _varint(data, position)
@@ -228,10 +211,10 @@ def _records(data: bytes, batch: Batch) -> tuple[list[Record], int]:
         value, position = _sized(data, position, end)
         headers, position = _headers(data, position, end)
         if position != end:
-            raise ValueError("its length and its content disagree")
+            raise ValueError("its length does not match its content")
         time_ms = batch.max_timestamp_ms if batch.is_log_append_time else batch.base_timestamp_ms + time_delta
-        found.append(Record(batch.base_offset + offset_delta, time_ms, key, value, headers))
-    return found, position
+        decoded.append(Record(batch.base_offset + offset_delta, time_ms, key, value, headers))
+    return decoded, position
 
 
 def _headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
@@ -255,7 +238,7 @@ def _sized(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     if length < 0:
         return None, position
     if position + length > end:
-        raise ValueError(f"a part claims {length} bytes, {end - position} are left")
+        raise ValueError(f"a field claims {length} of {end - position} bytes")
     return data[position : position + length], position + length
 
 
@@ -272,14 +255,14 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         shift += 7
         if shift > 70:
-            raise ValueError("a varint runs beyond ten bytes")
+            raise ValueError("a varint is longer than ten bytes")
     return (value >> 1) ^ -(value & 1), position
 
 
 def control(record: Record) -> tuple[ControlType, dict[str, Any]] | None:
-    """What a record of a control batch tells; None if its type is newer than we know.
+    """Type and content of a record of a control batch; None if its type is unknown.
 
-    A newer version of a known type is read as far as it is known: versions only add fields.
+    A newer version of a known type is read as the latest known one, since versions only add fields.
     """
     key = record.key or b""
     if len(key) < _control_key.size or record.value is None:
@@ -293,7 +276,7 @@ def control(record: Record) -> tuple[ControlType, dict[str, Any]] | None:
         raise BatchCorrupt(offset=record.offset, reason="a control record without a version")
     version = struct.unpack_from(">h", record.value)[0]
     known = load().message(message).valid_versions
-    # A marker's version stands before it, the others carry theirs as their first field.
+    # A transaction marker follows its version; the other messages have it as their first field.
     start = 2 if message == "EndTxnMarker" else 0
     try:
         return kind, decode_at(message, min(version, known.last), bytes(record.value), start)[0]
@@ -310,40 +293,23 @@ def write(
     flags: int = 0,
     last_offset: int | None = None,
 ) -> bytes:
-    """One batch of these records, whose offsets rise; `flags` as TRANSACTIONAL and CONTROL.
+    """One batch of these records, in order of their offsets; `flags` are TRANSACTIONAL and CONTROL.
 
-    `last_offset` may lie behind the last record's, as compaction leaves it.
+    `last_offset` may exceed the last record's, as after compaction.
     """
     assert rows, "a batch has at least one record"
     base, first_ms = rows[0].offset, rows[0].timestamp_ms
-    body = compress(b"".join([_written(row, base, first_ms) for row in rows]), compression)
+    body = compress(b"".join([_encoded(row, base, first_ms) for row in rows]), compression)
     last = rows[-1].offset if last_offset is None else last_offset
-    signed = _signed_part.pack(
-        compression | flags,
-        last - base,
-        first_ms,
-        max(row.timestamp_ms for row in rows),
-        producer.id,
-        producer.epoch,
-        producer.sequence,
-        len(rows),
-    )
+    max_ms = max(row.timestamp_ms for row in rows)
+    written_by = (producer.id, producer.epoch, producer.sequence)
+    signed = _signed_part.pack(compression | flags, last - base, first_ms, max_ms, *written_by, len(rows))
     length = HEADER_BYTES - PREFIX_BYTES + len(body)
     crc = crc32c(body, crc32c(signed))
-    return _leading.pack(base, length, leader_epoch, MAGIC, crc) + signed + body
+    return _unsigned_part.pack(base, length, leader_epoch, MAGIC, crc) + signed + body
 
 
-def rebased(batch: Batch, *, base_offset: int | None = None, leader_epoch: int | None = None) -> bytes:
-    """The same batch with another base offset or leader epoch, which the CRC does not cover."""
-    out = bytearray(batch.raw)
-    if base_offset is not None:
-        struct.pack_into(">q", out, 0, base_offset)
-    if leader_epoch is not None:
-        struct.pack_into(">i", out, PREFIX_BYTES, leader_epoch)
-    return bytes(out)
-
-
-def _written(row: Record, base: int, first_ms: int) -> bytes:
+def _encoded(row: Record, base: int, first_ms: int) -> bytes:
     parts = [b"\0", _zigzag(row.timestamp_ms - first_ms), _zigzag(row.offset - base)]
     for part in (row.key, row.value):
         parts += (_MINUS_ONE,) if part is None else (_zigzag(len(part)), part)

@@ -1,16 +1,15 @@
-"""Apply plans to a connection's bytes: chunks in, buffers out, frame by frame.
+"""Apply plans to the bytes of a connection, frame by frame.
 
-A `Splicer` works for one direction of one connection. It is fed whatever arrived, in any pieces,
-and appends what is to be sent to a list. At the start of each frame it asks its handler what to do:
-splice it by a `Program`, hand it over whole (`TAKE`), or wait at this frame (`HOLD`). It opens no
-socket and keeps no clock.
+A `Splicer` handles one direction of one connection. It is fed the bytes as they arrive, in any pieces, and
+appends the bytes to send to a list. At the start of each frame, its handler decides: rewrite it by a
+`Program`, hand it over whole (`TAKE`), or wait at this frame (`HOLD`). It opens no socket and reads no clock.
 
-Frames that carry records and are longer than `Limits.whole_bytes_max` are streamed: nothing of
-them is held but the field the walk stopped in. All others are completed first, up to
-`Limits.held_bytes_max`, and come out in canonical encoding. Which of the two is decided by the
-size of the frame alone, so that the same bytes come out however they arrived.
+Frames with records that are longer than `Limits.whole_bytes_max` are streamed: only the field at which the
+input ended is buffered. All others are buffered until they are complete, up to `Limits.held_bytes_max`, and
+written in canonical encoding. The choice depends on the frame's size alone, so the output does not depend on
+how the input was cut.
 
-After an error the connection is to be closed: a frame may be half way through.
+After an error the connection must be closed, since part of a frame may already be sent.
 """
 
 from __future__ import annotations
@@ -22,42 +21,42 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from penstock.model.errors.plans import (
-    AnswerMalformed,
-    AnswerRefused,
-    AnswerRefusedInStream,
-    AnswerTooLarge,
-    FrameMalformed,
-    FrameTooLarge,
     NameRefused,
-    RefusedInStream,
+    RequestFrameMalformed,
+    RequestFrameTooLarge,
+    RequestRefusedInStream,
+    ResponseFrameMalformed,
+    ResponseFrameTooLarge,
+    ResponseRefused,
+    ResponseRefusedInStream,
 )
+from penstock.wire.codec_runtime import TRUNCATED, Malformed
+from penstock.wire.codegen.stream import stream_splicer
+from penstock.wire.codegen.whole import whole_splicer
+from penstock.wire.field_observer import OBSERVED_FIELDS
 from penstock.wire.plans import Direction, plan
-from penstock.wire.primitives import Malformed
-from penstock.wire.splicing import whole_splicer
-from penstock.wire.streaming import stream_splicer
-from penstock.wire.watch import WATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from penstock.wire.field_rules import Kind
     from penstock.wire.names import Names
     from penstock.wire.plans import Plan
-    from penstock.wire.rules import Kind
 
     Buffer = bytes | memoryview
-    Seen = list[tuple[Any, ...]]
+    Observations = list[tuple[Any, ...]]
     Walk = Generator[int, tuple[bytes, int, list[Buffer]], tuple[bytes, int, int]]
-    # Passes a frame on without a walk, if it can: (data, position, len(data), out) → its end, or 0.
-    ByHeart = Callable[[bytes, int, int, list[Buffer]], int]
-    # Is shown what a walk made of a watched frame: (data, position, end), the new frame, what was seen.
-    Learn = Callable[[tuple[bytes, int, int], bytes, Seen], None]
+    # Forwards a frame without splicing it, if it can: (data, position, len(data), out) → its end, or 0.
+    FastPath = Callable[[bytes, int, int, list[Buffer]], int]
+    # Called with each spliced frame that is observed: (data, position, end), the new frame, its observations.
+    Learn = Callable[[tuple[bytes, int, int], bytes, Observations], None]
 
 MEBIBYTE: Final = 1024 * 1024
 SIZE_BYTES: Final = 4
 REQUEST_HEAD_BYTES: Final = 14  # size, API, version, correlation id, length of the client id
 RESPONSE_HEAD_BYTES: Final = 8  # size, correlation id
-PIECES_MAX: Final = 8  # of one frame; more are joined
-COPIED_BYTES_MAX: Final = 512  # a shorter span is cheaper to copy than to make a view of
+PIECES_MAX: Final = 8  # buffers of one frame; more are joined
+COPIED_BYTES_MAX: Final = 512  # a shorter span is cheaper to copy than to wrap in a memoryview
 
 _size = struct.Struct(">i")
 _request_head = struct.Struct(">ihhi")
@@ -67,21 +66,24 @@ _UNREADABLE: Final = (Malformed, IndexError, struct.error)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one direction. What is held is also what a frame can cost in one go: its walk is not
-    interrupted, at about half a microsecond for each of the shortest elements, of two bytes."""
+    """Bounds of one direction.
 
-    frame_bytes_max: int = 100 * MEBIBYTE  # Kafka's own default, socket.request.max.bytes
-    held_bytes_max: int = MEBIBYTE  # of a frame that has to be complete before it is spliced
-    whole_bytes_max: int = 32 * 1024  # of a frame with records that is completed rather than streamed
+    `held_bytes_max` also bounds how long one frame blocks the event loop: about half a microsecond for each
+    of the shortest elements, which have two bytes.
+    """
+
+    frame_bytes_max: int = 100 * MEBIBYTE  # Kafka's default of socket.request.max.bytes
+    held_bytes_max: int = MEBIBYTE  # of a frame that is buffered until it is complete
+    whole_bytes_max: int = 32 * 1024  # of a frame with records; longer ones are streamed
 
 
 REQUEST_LIMITS: Final = Limits()
-RESPONSE_LIMITS: Final = Limits(held_bytes_max=64 * MEBIBYTE)  # a broker is trusted with large Metadata
+RESPONSE_LIMITS: Final = Limits(held_bytes_max=64 * MEBIBYTE)  # brokers may send large Metadata responses
 
 
 class Action(Enum):
-    TAKE = "take"  # hand the frame over whole, pass nothing on
-    HOLD = "hold"  # leave this frame and all behind it until `resume`
+    TAKE = "take"  # hand the whole frame to the handler and forward nothing
+    HOLD = "hold"  # keep this frame and all that follow until `resume`
 
 
 TAKE: Final = Action.TAKE
@@ -89,27 +91,27 @@ HOLD: Final = Action.HOLD
 
 
 class Program:
-    """A plan made into code for one set of kinds; `watched` ones report the facts of `watch`.
+    """A plan compiled for one set of kinds. An observed one reports the values of `field_observer`.
 
-    `whole` and `stream` are what `splicing` and `streaming` make of it, on the first call.
+    `whole` and `stream` are generated by `codegen` on their first call.
     """
 
-    __slots__ = ("kinds", "plan", "stream", "streams", "watched", "whole")
+    __slots__ = ("kinds", "observed", "plan", "stream", "streams", "whole")
 
-    def __init__(self, made: Plan, kinds: frozenset[Kind], *, watched: bool) -> None:
-        self.plan = made
+    def __init__(self, plan: Plan, kinds: frozenset[Kind], *, observed: bool) -> None:
+        self.plan = plan
         self.kinds = kinds
-        self.streams = made.streams
-        self.watched = watched and made.message in WATCHES
-        self.whole: Callable[..., int] = self._first_whole
-        self.stream: Callable[..., Walk] = self._first_stream
+        self.streams = plan.streams
+        self.observed = observed and plan.message in OBSERVED_FIELDS
+        self.whole: Callable[..., int] = self._generate_whole
+        self.stream: Callable[..., Walk] = self._generate_stream
 
-    def _first_whole(self, *frame: Any) -> int:
-        self.whole = whole_splicer(self.plan, self.kinds, watched=self.watched)
+    def _generate_whole(self, *frame: Any) -> int:
+        self.whole = whole_splicer(self.plan, self.kinds, observed=self.observed)
         return self.whole(*frame)
 
-    def _first_stream(self, *frame: Any) -> Walk:
-        self.stream = stream_splicer(self.plan, self.kinds, watched=self.watched)
+    def _generate_stream(self, *frame: Any) -> Walk:
+        self.stream = stream_splicer(self.plan, self.kinds, observed=self.observed)
         return self.stream(*frame)
 
     def __repr__(self) -> str:
@@ -118,64 +120,65 @@ class Program:
 
 @cache
 def program(
-    api_key: int, version: int, direction: Direction, kinds: frozenset[Kind], *, watched: bool = False
+    api_key: int, version: int, direction: Direction, kinds: frozenset[Kind], *, observed: bool = False
 ) -> Program:
-    """The program of an API, made once in a process; `PlanUnknown` if the definitions have none."""
-    return Program(plan(api_key, version, direction), kinds, watched=watched)
+    """The cached program of an API; raises `PlanUnknown` if the definitions lack it."""
+    return Program(plan(api_key, version, direction), kinds, observed=observed)
 
 
 class RequestHandler(Protocol):
     def begin(self, api_key: int, version: int, correlation_id: int, size: int, /) -> Program | Action:
-        """A request begins. Asked once a frame (again after a HOLD)."""
+        """Decide what to do with the next frame. Called once per frame, and again after a HOLD."""
 
-    def end(self, seen: Seen | None, /) -> None:
-        """It has been passed on to its last byte, with what its program saw if that is watched."""
+    def end(self, seen: Observations | None, /) -> None:
+        """The frame has been written completely; `seen` is None unless its program is observed."""
 
     def taken(self, frame: bytes, /) -> None:
-        """A frame that was to be taken, without its size."""
+        """The frame for which `begin` returned TAKE, without its size field."""
 
-    def refused(self, frame: bytes, error: NameRefused | AnswerRefused, /) -> None:
-        """A frame of which nothing has been passed on, because of a name in it."""
+    def refused(self, frame: bytes, error: NameRefused | ResponseRefused, /) -> None:
+        """The frame contains a name that is refused. Nothing of it was written."""
 
 
 class ResponseHandler(Protocol):
+    """As `RequestHandler`; a response carries neither API nor version."""
+
     def begin(self, correlation_id: int, size: int, /) -> Program | Action: ...
-    def end(self, seen: Seen | None, /) -> None: ...
+    def end(self, seen: Observations | None, /) -> None: ...
     def taken(self, frame: bytes, /) -> None: ...
-    def refused(self, frame: bytes, error: NameRefused | AnswerRefused, /) -> None: ...
+    def refused(self, frame: bytes, error: NameRefused | ResponseRefused, /) -> None: ...
 
 
 class Splicer:
-    """One direction of one connection. `Requests` and `Responses` read the head of a frame.
+    """Rewrites one direction of one connection; use `Requests` or `Responses`.
 
-    Whenever the handler is called, all that earlier frames gave is in the list that was fed, so it
-    may append to that list itself: an answer of its own between two forwarded ones, or a request
-    it has rewritten in the place of one it took.
+    When the handler is called, the output of all earlier frames is already in the list passed to `feed`. So
+    the handler may append to it: a response between two forwarded ones, or a rewritten request in place of
+    one it took.
     """
 
     __slots__ = (
-        "_chosen", "_held", "_seen", "_short", "_walk", "by_heart", "handler", "learn", "limits", "names",
-        "passing",
+        "_bytes_needed", "_decision", "_held", "_pass_bytes", "_seen", "_walk", "fast_path", "handler",
+        "learn", "limits", "names",
     )  # fmt: skip
 
     head_bytes: int
-    usual_limits: Limits
-    malformed: ClassVar[type[FrameMalformed | AnswerMalformed]]
-    too_large: ClassVar[type[FrameTooLarge | AnswerTooLarge]]
-    refused_late: ClassVar[type[RefusedInStream | AnswerRefusedInStream]]
+    default_limits: Limits
+    too_large: ClassVar[type[RequestFrameTooLarge | ResponseFrameTooLarge]]
+    refused_in_stream: ClassVar[type[RequestRefusedInStream | ResponseRefusedInStream]]
 
     def __init__(self, handler: Any, names: Names, limits: Limits | None = None) -> None:
         self.handler = handler
         self.names = names
-        self.limits = limits or self.usual_limits
-        self.passing = 0  # bytes of records that pass unseen; see `passed`
-        self.by_heart: ByHeart | None = None
+        self.limits = limits or self.default_limits
+        self.fast_path: FastPath | None = None
         self.learn: Learn | None = None
         self._held = bytearray()
-        self._short = 0  # bytes that must be held before it is worth looking again
-        self._chosen: Program | Action | None = None
+        self._bytes_needed = 0  # to continue with the first frame in `_held`
+        self._decision: Program | Action | None = None  # on the frame that is not complete
+        self._pass_bytes = 0  # the next bytes of a streamed frame that need no rewriting
         self._walk: Walk | None = None
-        self._seen: Seen | None = None
+        self._seen: Observations | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -183,45 +186,41 @@ class Splicer:
 
     @property
     def between_frames(self) -> bool:
-        """Nothing has been passed on of a frame that is not complete."""
+        """Whether no frame is written in part."""
         return self._walk is None
 
-    def passed(self, count: int) -> None:
-        """So many of the `passing` bytes went another way, such as through `splice(2)`."""
-        assert 0 <= count < self.passing, "the last of them has to be fed"
-        self.passing -= count
-
     def begin(self, data: bytes, position: int) -> tuple[int, Program | Action]:
+        """Size of the frame at `position`, and the handler's decision on it."""
         raise NotImplementedError
 
     def resume(self, out: list[Buffer]) -> None:
-        """Look again at a frame that was held."""
+        """Continue with a frame that was held."""
         data = bytes(self._held)
         self._held.clear()
-        self._short = 0
+        self._bytes_needed = 0
         self._frames(data, 0, 0, out)
 
     def feed(self, data: bytes, out: list[Buffer]) -> None:
-        """Take what arrived; append what is to be sent, in order."""
+        """Process received bytes; append the bytes to send to `out`."""
         position = start = 0
         if self._walk is not None:
-            passing = self.passing
-            if passing:
+            pass_bytes = self._pass_bytes
+            if pass_bytes:
                 here = len(data)
-                if here < passing:
-                    self.passing = passing - here
+                if here < pass_bytes:
+                    self._pass_bytes = pass_bytes - here
                     out.append(data)
                     return
-                out.append(data if here == passing else memoryview(data)[:passing])
-                position = passing
-                self.passing = 0
+                out.append(data if here == pass_bytes else memoryview(data)[:pass_bytes])
+                position = pass_bytes
+                self._pass_bytes = 0
             ended = self._advance(data, position, out)
             if ended is None:
                 return
             data, position, start = ended
         elif self._held:
             held = self._held
-            if len(held) + len(data) < self._short:
+            if len(held) + len(data) < self._bytes_needed:
                 held += data
                 return
             data = b"".join((held, data))
@@ -229,70 +228,70 @@ class Splicer:
         self._frames(data, position, start, out)
 
     def _frames(self, data: bytes, position: int, start: int, out: list[Buffer]) -> None:
-        """Splice every frame that is complete in `data`; `data[start:position]` is still to be sent."""
+        """Process every complete frame in `data`; `data[start:position]` is not written yet."""
         here = len(data)
-        by_heart = self.by_heart
-        head_bytes = self._short = self.head_bytes
+        fast_path = self.fast_path
+        head_bytes = self._bytes_needed = self.head_bytes
         while here - position >= head_bytes:
-            if start < position:  # before the handler is asked: it may write between two frames
+            if start < position:  # before the handler is called: it may write between two frames
                 out.append(span(data, start, position))
                 start = position
-            if by_heart is not None:
-                end = by_heart(data, position, here, out)
+            if fast_path is not None:
+                end = fast_path(data, position, here, out)
                 if end:
-                    self._chosen = None
+                    self._decision = None
                     start = position = end
                     continue
-            chosen = self._chosen
-            if chosen is None:
-                size, chosen = self.begin(data, position)
+            decision = self._decision
+            if decision is None:
+                size, decision = self.begin(data, position)
             else:
                 (size,) = _size.unpack_from(data, position)
-                self._chosen = None
+                self._decision = None
             end = position + SIZE_BYTES + size
-            if chosen.__class__ is not Program:
-                if chosen is HOLD or end > here:
-                    self._wait(chosen, size, here - position)
+            if decision.__class__ is not Program:
+                if decision is HOLD or end > here:
+                    self._wait(decision, size, here - position)
                     break
                 self.handler.taken(data[position + SIZE_BYTES : end])
                 start = position = end
                 continue
-            if size > self.limits.whole_bytes_max and chosen.streams:
-                ended = self._start(chosen, data, position, size, out)
+            if size > self.limits.whole_bytes_max and decision.streams:
+                ended = self._start(decision, data, position, size, out)
                 if ended is None:
                     return
                 data, position, start = ended
                 here = len(data)
                 continue
             if end > here:
-                self._wait(chosen, size, here - position)
+                self._wait(decision, size, here - position)
                 break
-            start = self._whole(chosen, data, position, end, out)
+            start = self._whole(decision, data, position, end, out)
             position = end
         if start < position:
             out.append(span(data, start, position))
         if position < here:
             self._held += memoryview(data)[position:] if position else data
 
-    def _wait(self, chosen: Program | Action, size: int, held: int) -> None:
-        """The frame at hand is not complete, or not wanted yet."""
-        if chosen is HOLD:
-            self._short = held + 1  # whatever comes: it is asked for again
+    def _wait(self, decision: Program | Action, size: int, held: int) -> None:
+        """Buffer a frame that is incomplete or on hold."""
+        if decision is HOLD:
+            self._bytes_needed = held + 1  # `begin` is called again with the next byte
             return
         if size > self.limits.held_bytes_max:
             raise self.too_large(size=size, limit=self.limits.held_bytes_max)
-        self._chosen = chosen
-        self._short = SIZE_BYTES + size
+        self._decision = decision
+        self._bytes_needed = SIZE_BYTES + size
 
-    def _whole(self, chosen: Program, data: bytes, position: int, end: int, out: list[Buffer]) -> int:
-        seen: Seen | None = [] if chosen.watched else None
+    def _whole(self, program: Program, data: bytes, position: int, end: int, out: list[Buffer]) -> int:
+        seen: Observations | None = [] if program.observed else None
         mark = len(out)
         try:
-            start = chosen.whole(data, position, end, out, self.names, seen)
+            start = program.whole(data, position, end, out, self.names, seen)
         except _UNREADABLE as failure:
             del out[mark:]
-            raise self._unreadable(chosen, failure) from failure
-        except (NameRefused, AnswerRefused) as refused:
+            raise _malformed(program.plan, failure) from failure
+        except (NameRefused, ResponseRefused) as refused:
             del out[mark:]
             self.handler.refused(data[position + SIZE_BYTES : end], refused)
             return end
@@ -304,45 +303,40 @@ class Splicer:
         return start
 
     def _start(
-        self, chosen: Program, data: bytes, position: int, size: int, out: list[Buffer]
+        self, program: Program, data: bytes, position: int, size: int, out: list[Buffer]
     ) -> tuple[bytes, int, int] | None:
-        self._seen = [] if chosen.watched else None
-        self._walk = chosen.stream(data, position, size, self.names, out, self._seen)
-        self._chosen = chosen
+        self._seen = [] if program.observed else None
+        self._walk = program.stream(data, position, size, self.names, out, self._seen)
+        self._decision = program
         return self._advance(None, 0, out)
 
     def _advance(self, data: bytes | None, position: int, out: list[Buffer]) -> tuple[bytes, int, int] | None:
-        """Let the walk go on; where its frame ended, if it did."""
-        walk, chosen = self._walk, self._chosen
+        """Continue the walk of a streamed frame; returns where the frame ended, None if it did not."""
+        walk, program = self._walk, self._decision
         assert walk is not None
-        assert isinstance(chosen, Program)
+        assert isinstance(program, Program)
         try:
-            self.passing = next(walk) if data is None else walk.send((data, position, out))
+            self._pass_bytes = next(walk) if data is None else walk.send((data, position, out))
         except StopIteration as ended:
-            self._walk = self._chosen = None
+            self._walk = self._decision = None
             seen, self._seen = self._seen, None
             self.handler.end(seen)
-            return ended.value  # type: ignore[no-any-return]  # what `Walk` returns
+            return ended.value  # type: ignore[no-any-return]  # the return type of `Walk`
         except _UNREADABLE as failure:
-            raise self._unreadable(chosen, failure) from failure
-        except (NameRefused, AnswerRefused) as refused:
-            raise self.refused_late(**refused.facts) from refused
+            raise _malformed(program.plan, failure) from failure
+        except (NameRefused, ResponseRefused) as refused:
+            raise self.refused_in_stream(**refused.facts) from refused
         return None
-
-    def _unreadable(self, chosen: Program, failure: Exception) -> FrameMalformed | AnswerMalformed:
-        reason = str(failure) if isinstance(failure, Malformed) else "it ends before its last field does"
-        return self.malformed(api=chosen.plan.api, version=chosen.plan.version, reason=reason)
 
 
 class Requests(Splicer):
-    """From a client towards a broker."""
+    """Rewrites the requests of a client."""
 
     __slots__ = ()
     head_bytes = REQUEST_HEAD_BYTES
-    usual_limits = REQUEST_LIMITS
-    malformed = FrameMalformed
-    too_large = FrameTooLarge
-    refused_late = RefusedInStream
+    default_limits = REQUEST_LIMITS
+    too_large = RequestFrameTooLarge
+    refused_in_stream = RequestRefusedInStream
 
     def __init__(self, handler: RequestHandler, names: Names, limits: Limits | None = None) -> None:
         super().__init__(handler, names, limits)
@@ -350,21 +344,20 @@ class Requests(Splicer):
     def begin(self, data: bytes, position: int) -> tuple[int, Program | Action]:
         size, api_key, version, correlation_id = _request_head.unpack_from(data, position)
         if size > self.limits.frame_bytes_max:
-            raise FrameTooLarge(size=size, limit=self.limits.frame_bytes_max)
+            raise RequestFrameTooLarge(size=size, limit=self.limits.frame_bytes_max)
         if size < REQUEST_HEAD_BYTES - SIZE_BYTES:
-            raise FrameMalformed(api=api_key, version=version, reason=f"its size is {size}")
+            raise RequestFrameMalformed(api=api_key, version=version, reason=f"its size is {size}")
         return size, self.handler.begin(api_key, version, correlation_id, size)
 
 
 class Responses(Splicer):
-    """From a broker towards a client."""
+    """Rewrites the responses of a broker."""
 
     __slots__ = ()
     head_bytes = RESPONSE_HEAD_BYTES
-    usual_limits = RESPONSE_LIMITS
-    malformed = AnswerMalformed
-    too_large = AnswerTooLarge
-    refused_late = AnswerRefusedInStream
+    default_limits = RESPONSE_LIMITS
+    too_large = ResponseFrameTooLarge
+    refused_in_stream = ResponseRefusedInStream
 
     def __init__(self, handler: ResponseHandler, names: Names, limits: Limits | None = None) -> None:
         super().__init__(handler, names, limits)
@@ -372,26 +365,31 @@ class Responses(Splicer):
     def begin(self, data: bytes, position: int) -> tuple[int, Program | Action]:
         size, correlation_id = _response_head.unpack_from(data, position)
         if size > self.limits.frame_bytes_max:
-            raise AnswerTooLarge(size=size, limit=self.limits.frame_bytes_max)
+            raise ResponseFrameTooLarge(size=size, limit=self.limits.frame_bytes_max)
         if size < RESPONSE_HEAD_BYTES - SIZE_BYTES:
-            raise AnswerMalformed(api="?", version="?", reason=f"its size is {size}")
+            raise ResponseFrameMalformed(api="?", version="?", reason=f"its size is {size}")
         return size, self.handler.begin(correlation_id, size)
 
 
 def span(data: bytes, start: int, end: int) -> Buffer:
-    """A part of what arrived, copied only if that is cheaper."""
+    """`data[start:end]`, copied only if that is cheaper than a memoryview."""
     if end - start < COPIED_BYTES_MAX:
         return data[start:end]
     return data if start == 0 and end == len(data) else memoryview(data)[start:end]
 
 
-def spliced(made: Program, names: Names, frame: bytes) -> bytes:
-    """One whole frame, with its size before it, spliced by hand; `NameRefused` and the like pass through."""
+def spliced(program: Program, names: Names, frame: bytes) -> bytes:
+    """One complete frame with its size field, rewritten. Raises `NameRefused` or `ResponseRefused`."""
     pieces: list[Buffer] = []
     end = len(frame)
     try:
-        start = made.whole(frame, 0, end, pieces, names, [] if made.watched else None)
+        start = program.whole(frame, 0, end, pieces, names, [] if program.observed else None)
     except _UNREADABLE as failure:
-        error = FrameMalformed if made.plan.direction is Direction.REQUEST else AnswerMalformed
-        raise error(api=made.plan.api, version=made.plan.version, reason=str(failure)) from failure
+        raise _malformed(program.plan, failure) from failure
     return b"".join((*pieces, frame[start:]))
+
+
+def _malformed(plan: Plan, failure: Exception) -> RequestFrameMalformed | ResponseFrameMalformed:
+    error = RequestFrameMalformed if plan.direction is Direction.REQUEST else ResponseFrameMalformed
+    reason = str(failure) if isinstance(failure, Malformed) else TRUNCATED
+    return error(api=plan.api, version=plan.version, reason=reason)

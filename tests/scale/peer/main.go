@@ -1,8 +1,8 @@
-// The scaler's real caller, without a cluster around it: KEDA's own external scaler clients.
+// Calls the scaler through KEDA's own external scaler clients, without a Kubernetes cluster.
 //
-// Reads one request as JSON on standard input, drives the scaler at the given address through
-// KEDA's client, and writes what KEDA would have seen as JSON on standard output. It judges
-// nothing; tests/scale/test_peer_keda.py does.
+// Reads one request as JSON on standard input, calls the scaler at the given address through
+// KEDA's client, and writes what KEDA receives as JSON on standard output.
+// tests/scale/test_peer_keda.py checks it.
 package main
 
 import (
@@ -28,7 +28,7 @@ type request struct {
 	Push         bool              `json:"push"`
 }
 
-type answer struct {
+type output struct {
 	Specs       []spec   `json:"specs"`
 	Values      []value  `json:"values"`
 	Active      bool     `json:"active"`
@@ -49,20 +49,20 @@ type value struct {
 }
 
 func main() {
-	var asked request
-	if err := json.NewDecoder(os.Stdin).Decode(&asked); err != nil {
+	var input request
+	if err := json.NewDecoder(os.Stdin).Decode(&input); err != nil {
 		fail(err)
 	}
 	config := &scalersconfig.ScalerConfig{
-		ScalableObjectName:      asked.Name,
-		ScalableObjectNamespace: asked.Namespace,
-		TriggerMetadata:         asked.Metadata,
-		AuthParams:              asked.AuthParams,
-		TriggerIndex:            asked.TriggerIndex,
+		ScalableObjectName:      input.Name,
+		ScalableObjectNamespace: input.Namespace,
+		TriggerMetadata:         input.Metadata,
+		AuthParams:              input.AuthParams,
+		TriggerIndex:            input.TriggerIndex,
 		MetricType:              v2.AverageValueMetricType,
 		GlobalHTTPTimeout:       5 * time.Second,
 	}
-	result, err := drive(config, asked)
+	result, err := drive(config, input)
 	if err != nil {
 		result.Error = err.Error()
 	}
@@ -71,18 +71,18 @@ func main() {
 	}
 }
 
-func drive(config *scalersconfig.ScalerConfig, asked request) (answer, error) {
+func drive(config *scalersconfig.ScalerConfig, input request) (output, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if asked.Push {
-		return push(ctx, config, time.Duration(asked.PushSeconds*float64(time.Second)))
+	if input.Push {
+		return push(ctx, config, time.Duration(input.PushSeconds*float64(time.Second)))
 	}
 	scaler, err := scalers.NewExternalScaler(config)
 	if err != nil {
-		return answer{}, err
+		return output{}, err
 	}
 	defer scaler.Close(ctx)
-	result := answer{Specs: seen(scaler.GetMetricSpecForScaling(ctx))}
+	result := output{Specs: toSpecs(scaler.GetMetricSpecForScaling(ctx))}
 	if len(result.Specs) == 0 {
 		return result, fmt.Errorf("no metric spec")
 	}
@@ -97,10 +97,10 @@ func drive(config *scalersconfig.ScalerConfig, asked request) (answer, error) {
 	return result, nil
 }
 
-func push(ctx context.Context, config *scalersconfig.ScalerConfig, listen time.Duration) (answer, error) {
+func push(ctx context.Context, config *scalersconfig.ScalerConfig, listen time.Duration) (output, error) {
 	scaler, err := scalers.NewExternalPushScaler(config)
 	if err != nil {
-		return answer{}, err
+		return output{}, err
 	}
 	defer scaler.Close(ctx)
 	ctx, cancel := context.WithTimeout(ctx, listen)
@@ -111,7 +111,7 @@ func push(ctx context.Context, config *scalersconfig.ScalerConfig, listen time.D
 	if streaming, ok := scaler.(interface{ MetricSpecChan() <-chan []v2.MetricSpec }); ok {
 		specs = streaming.MetricSpecChan()
 	}
-	result := answer{}
+	result := output{}
 	for active != nil {
 		select {
 		case state, open := <-active:
@@ -125,13 +125,13 @@ func push(ctx context.Context, config *scalersconfig.ScalerConfig, listen time.D
 				specs = nil
 				break
 			}
-			result.PushedSpecs = append(result.PushedSpecs, seen(update))
+			result.PushedSpecs = append(result.PushedSpecs, toSpecs(update))
 		}
 	}
 	return result, nil
 }
 
-func seen(specs []v2.MetricSpec) []spec {
+func toSpecs(specs []v2.MetricSpec) []spec {
 	result := make([]spec, 0, len(specs))
 	for _, each := range specs {
 		target := each.External.Target

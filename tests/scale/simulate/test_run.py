@@ -1,4 +1,4 @@
-"""The simulator: the group behaves like one, and short traces end as they should."""
+"""The simulator: the consumer group, the traces, and short runs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 
 from penstock.model.errors.scale import TraceInvalid
 from penstock.model.errors.settings import ExtraMissing
-from penstock.scale.policy import Policy
+from penstock.scale.decision.policy import Policy
+from penstock.scale.decision.values import GroupState
 from penstock.scale.simulate import traces
 from penstock.scale.simulate.group import ConsumerGroup
 from penstock.scale.simulate.plot import draw
-from penstock.scale.simulate.run import KedaArm, Outcome, PersistentArm, Still, run
+from penstock.scale.simulate.run import KedaArm, Outcome, PersistentArm, Scaler, run
 from penstock.scale.simulate.score import pressure_episodes, score
 from penstock.scale.simulate.traces import Trace
-from penstock.scale.values import GroupState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 POLICY = Policy(group="orders", replicas_max=24)
-NO_TRIALS = Policy(group="orders", replicas_max=24, cool_down=7200)  # longer than the traces
+NO_SCALE_DOWN = Policy(group="orders", replicas_max=24, cool_down=7200)  # longer than the traces
 
 
 def flat(rate: float, seconds: int, *, replicas: int, partitions: int = 24) -> Trace:
@@ -43,7 +43,7 @@ def test_a_member_handles_its_capacity_and_no_more() -> None:
     assert group.position.sum() == pytest.approx(60 * 400)
 
 
-def test_what_one_partition_leaves_over_goes_to_the_others() -> None:
+def test_unused_capacity_goes_to_other_partitions() -> None:
     trace = flat(0, 60, replicas=1, partitions=4)
     trace.arrivals[:, 0] = 200
     trace.arrivals[:, 1] = 10
@@ -54,7 +54,7 @@ def test_what_one_partition_leaves_over_goes_to_the_others() -> None:
     assert group.position[0] == pytest.approx(60 * 90)
 
 
-def test_new_pods_start_then_stop_everybody_for_the_rebalance() -> None:
+def test_new_pods_start_and_then_stop_the_group_for_the_rebalance() -> None:
     group = ConsumerGroup(flat(1000, 100, replicas=4))
     group.step(0)
     group.scale(6, 0)
@@ -68,7 +68,7 @@ def test_new_pods_start_then_stop_everybody_for_the_rebalance() -> None:
     assert group.position.sum() == position
 
 
-def test_committed_lag_is_a_saw_tooth_above_the_true_one() -> None:
+def test_committed_lag_is_at_least_the_true_lag() -> None:
     group = played(ConsumerGroup(flat(240, 61, replicas=4)), 61)
 
     assert group.lag().sum() > 0
@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     assert not np.array_equal(first.arrivals, traces.bursts(8, 0.2).arrivals)
 
 
-def test_every_story_is_told() -> None:
+def test_every_scenario_has_a_trace() -> None:
     names = [trace.name for trace in traces.trace_set(1, 0.05)]
 
     assert names == [
@@ -92,54 +92,54 @@ def test_every_story_is_told() -> None:
 
 
 def events(outcome: Outcome) -> list[int]:
-    return outcome.replicas[np.flatnonzero(np.diff(outcome.replicas)) + 1].tolist()
+    return [int(count) for count in outcome.replicas[np.flatnonzero(np.diff(outcome.replicas)) + 1]]
 
 
 def test_bursts_that_drain_by_themselves_cause_no_scaling_up() -> None:
-    outcome = run(traces.bursts(3, 0.4), PersistentArm(NO_TRIALS))
+    outcome = run(traces.bursts(3, 0.4), PersistentArm(NO_SCALE_DOWN))
 
     assert events(outcome) == []
 
 
-def test_a_step_is_answered_in_time_and_taken_back_after_it() -> None:
+def test_a_step_is_scaled_in_time_and_reverted_after_it() -> None:
     trace = traces.step(3, 1.2)
     outcome = run(trace, PersistentArm(POLICY))
 
-    found = score(outcome, POLICY.objective)
+    result = score(outcome, POLICY.objective)
 
-    assert found.late_minutes == 0
-    assert found.flaps == 0
+    assert result.late_minutes == 0
+    assert result.flaps == 0
     assert outcome.replicas[-1] <= 6
-    assert found.events < score(run(trace, KedaArm(500, 0)), POLICY.objective).events / 3
+    assert result.events < score(run(trace, KedaArm(500, 0)), POLICY.objective).events / 3
 
 
 def test_a_poison_partition_does_not_scale_up_while_it_is_poisoned() -> None:
     trace = traces.poison_partition(3, 0.6)
     begin, until = trace.poisoned[0][1:]
-    outcome = run(trace, PersistentArm(NO_TRIALS))
+    outcome = run(trace, PersistentArm(NO_SCALE_DOWN))
 
     assert outcome.replicas[begin:until].max() <= outcome.replicas[begin]
     assert run(trace, KedaArm(500, 0)).replicas[begin:until].max() == 24
 
 
-def test_pressure_is_told_from_bursts_by_a_run_without_scaling() -> None:
-    bursts, step = run(traces.bursts(3, 0.4), Still()), run(traces.step(3, 0.5), Still())
+def test_a_run_without_scaling_distinguishes_pressure_from_bursts() -> None:
+    bursts, step = run(traces.bursts(3, 0.4), Scaler()), run(traces.step(3, 0.5), Scaler())
 
     assert pressure_episodes(bursts, 500, 120) == []
     assert len(pressure_episodes(step, 500, 120)) == 1
 
 
-def test_flaps_are_changes_taken_back_within_ten_minutes() -> None:
+def test_flaps_are_changes_reverted_within_ten_minutes() -> None:
     trace = flat(0, 3000, replicas=2)
     replicas = np.full(3000, 2)
     replicas[100:400] = 4  # up, down within 300 s: one flap
     replicas[1500:2300] = 4  # up and down again 800 s later: none
     still = np.zeros(3000)
 
-    found = score(Outcome(trace, "x", replicas, replicas, still, still, still), 120)
+    result = score(Outcome(trace, "x", replicas, replicas, still, still, still), 120)
 
-    assert (found.events, found.flaps) == (4, 1)
-    assert found.replica_minutes == pytest.approx(replicas.sum() / 60)
+    assert (result.events, result.flaps) == (4, 1)
+    assert result.replica_minutes == pytest.approx(replicas.sum() / 60)
 
 
 def test_a_recorded_trace_is_read_by_second_or_by_partition(tmp_path: Path) -> None:

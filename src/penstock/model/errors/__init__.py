@@ -1,9 +1,23 @@
-"""One error root, and the catalogue of everything that can go wrong.
+"""Every error the platform raises: one root class and a catalogue by code.
 
-Each error is a class with a stable code, whose fault it is, whether trying again can help, one
-line of text and a hint that names the way out. The CLI, the HTTP API and `docs/errors.md` print
-from here and from nowhere else. Every area has a module in this package, and its codes lie in
-the range that `RANGES` gives it.
+An error is a class with a stable code, the party at fault, whether a retry can help, one line of text and
+a hint that names the way out. The CLI, the HTTP API and `docs/errors.md` print from this catalogue only.
+Each area has a module here, and its codes are in the range that `RANGES` gives it.
+
+Modules:
+  balance   54xx: cells and balancing
+  consume   60xx: the parallel consumer
+  control   50xx: the control plane
+  events    115x: records on internal topics
+  fleet     20xx: the Kafka processes of a local fleet
+  gateway   40xx: the gateway
+  olep      70xx: logs and executors of online event processing
+  pipeline  80xx: Spark jobs
+  plans     31xx: rewriting frames by plans
+  scale     65xx: the lag scaler
+  settings  10xx: settings, files and flags
+  views     71xx: views of logs
+  wire      30xx: Kafka's protocol and the client that speaks it
 """
 
 from __future__ import annotations
@@ -14,30 +28,34 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import ClassVar, Final
 
-# By module of this package: the area in words, and the codes it may give. A code once given is
-# never given to something else.
+# Title and codes of each area, keyed by its module in this package. An area without a module has its range
+# reserved. A code is never reused for another error.
 RANGES: Final[dict[str, tuple[str, range]]] = {
     "settings": ("Settings and usage", range(1000, 1100)),
-    "names": ("Names", range(1100, 1150)),
     "events": ("Events on internal topics", range(1150, 1200)),
     "fleet": ("Fleet", range(2000, 3000)),
-    "wire": ("Wire protocol", range(3000, 3100)),
+    "wire": ("Wire protocol and Kafka client", range(3000, 3100)),
     "plans": ("Rewriting plans", range(3100, 3200)),
-    "kafka": ("Kafka client", range(3000, 4000)),
     "gateway": ("Gateway", range(4000, 5000)),
     "control": ("Control plane", range(5000, 5400)),
     "balance": ("Cells and balancing", range(5400, 5500)),
-    "quota": ("Quotas", range(5500, 6000)),
+    "quota": ("Quotas", range(5500, 5600)),
+    "health": ("Health checks", range(5600, 5700)),
     "consume": ("Parallel consumer", range(6000, 6500)),
     "scale": ("Lag scaler", range(6500, 7000)),
     "olep": ("Online event processing", range(7000, 7100)),
     "views": ("Views of logs", range(7100, 7200)),
     "pipeline": ("Pipeline", range(8000, 9000)),
+    "tier": ("Tiered storage", range(9000, 9100)),
+    "backup": ("Backup and restore", range(9100, 9200)),
+    "audit": ("Durability audit", range(9200, 9300)),
+    "link": ("Cluster links", range(9300, 9400)),
+    "shadow": ("Shadow brokers", range(9400, 9500)),
 }
 
 
 class Fault(StrEnum):
-    """Whose doing it is: the caller's, that of something we depend on, or our own."""
+    """The party at fault: the caller, a system Penstock depends on, or Penstock itself."""
 
     CALLER = "caller"
     UPSTREAM = "upstream"
@@ -56,10 +74,10 @@ class Exit(IntEnum):
 
 
 class PenstockError(Exception):
-    """The root. A subclass that has a `code` is an entry of the catalogue.
+    """Root of all errors. A subclass with a `code` is an entry of the catalogue.
 
-    `text` and `hint` are templates filled from the keyword arguments; a missing one is a bug
-    and raises at once, where the error is made, not where it is shown.
+    The keyword arguments fill the templates `text` and `hint`. A missing argument is a bug and raises
+    `KeyError` when the error is created rather than when it is shown.
     """
 
     code: ClassVar[str] = ""
@@ -91,7 +109,7 @@ class PenstockError(Exception):
 
     @classmethod
     def fields(cls) -> frozenset[str]:
-        """The facts that the templates ask for."""
+        """The names of the facts that the templates need."""
         parsed = string.Formatter().parse(cls.text + cls.hint)
         return frozenset(name for _, name, _, _ in parsed if name)
 
@@ -99,17 +117,48 @@ class PenstockError(Exception):
 _catalogue: dict[str, type[PenstockError]] = {}
 
 
+class CallerError(PenstockError):
+    """The request cannot be carried out as given."""
+
+    fault = Fault.CALLER
+
+
+class UsageError(CallerError):
+    exit_code = Exit.USAGE
+
+
+class NotFoundError(CallerError):
+    exit_code = Exit.NOT_FOUND
+
+
+class DeniedError(CallerError):
+    exit_code = Exit.DENIED
+
+
+class UpstreamError(PenstockError):
+    """A system that Penstock depends on failed."""
+
+    fault = Fault.UPSTREAM
+
+
+class UnavailableError(UpstreamError):
+    """It may work again later."""
+
+    retriable = True
+    exit_code = Exit.UNHEALTHY
+
+
 def _rebuild(cls: type[PenstockError], facts: dict[str, object]) -> PenstockError:
     return cls(**facts)
 
 
 def area_of(error: type[PenstockError]) -> str:
-    """The module of the catalogue that an error stands in."""
+    """The module of this package that defines an error."""
     return error.__module__.rpartition(".")[2]
 
 
 def catalogue() -> dict[str, type[PenstockError]]:
-    """Every error there is, by code."""
+    """Every error, by code."""
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     return dict(sorted(_catalogue.items()))

@@ -1,164 +1,151 @@
-"""60xx: the parallel consumer: what it is given, what handlers do, what Kafka refuses."""
+"""60xx: the parallel consumer: invalid options, handler failures, refusals by Kafka."""
 
-from penstock.model.errors import Exit, Fault, PenstockError
+from penstock.model.errors import CallerError, DeniedError, PenstockError, UpstreamError, UsageError
 
 
 class ConsumeError(PenstockError):
     """The root of this area; not an entry of the catalogue."""
 
 
-class OptionUnknown(ConsumeError):
+class OptionUnknown(ConsumeError, UsageError):
     code = "PEN-6001"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "ParallelConsumer has no option `{option}`"
-    hint = "Did you mean {near}? Properties of the Kafka client go into the first argument, a mapping."
+    hint = "Did you mean {similar}? Pass properties of the Kafka client in the first argument, a mapping."
 
 
-class OptionInvalid(ConsumeError):
+class OptionInvalid(ConsumeError, UsageError):
     code = "PEN-6002"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "option `{option}` is {value!r}, {expected}"
-    hint = "Correct the option where the ParallelConsumer is made."
+    hint = "Correct the option where you create the ParallelConsumer."
 
 
-class GroupMissing(ConsumeError):
+class GroupMissing(ConsumeError, UsageError):
     code = "PEN-6003"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "`group.id` is missing or empty: offsets are committed for a group"
+    text = "`group.id` is missing or empty, and offsets are committed for a group"
     hint = 'Add "group.id": "<name>" to the Kafka properties; members of one group share the partitions.'
 
 
-class GroupRefused(ConsumeError):
+class GroupRefused(ConsumeError, DeniedError):
     code = "PEN-6004"
-    fault = Fault.CALLER
-    exit_code = Exit.DENIED
-    text = "Kafka does not let this member into group `{group}`: {reason}"
+    text = "Kafka refuses this member in group `{group}`: {reason}"
     hint = (
-        "Check that the group's name is valid, that its other members use the same group.protocol and "
-        "partition.assignment.strategy, and that the login may READ the group."
+        "Check that the group's name is valid, that all members use the same group.protocol and "
+        "partition.assignment.strategy, and that your Kafka user has READ on the group."
     )
 
 
-class HandlerMissing(ConsumeError):
+class HandlerMissing(ConsumeError, UsageError):
     code = "PEN-6005"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "the consumer of {topics} was started without a handler"
+    text = "the consumer of {topics} has no handler"
     hint = "Decorate a function with @consumer.handler before run()."
 
 
-class HandlerUnusable(ConsumeError):
+class HandlerUnusable(ConsumeError, UsageError):
     code = "PEN-6006"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "{handler} cannot handle records: {reason}"
-    hint = "A handler takes one record (a batch handler: one list) and is a function or coroutine function."
+    text = "{handler} is not a usable handler: {reason}"
+    hint = "A handler is a function or coroutine function of one record; a batch handler gets a list."
 
 
-class ClientRefused(ConsumeError):
+class ClientRefused(ConsumeError, UsageError):
     code = "PEN-6007"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "the Kafka client does not take these properties: {reason}"
-    hint = "Property names are librdkafka's; see its CONFIGURATION.md."
+    text = "the Kafka client rejects these properties: {reason}"
+    hint = "Use librdkafka's property names; see its CONFIGURATION.md."
 
 
-class AccessDenied(ConsumeError):
+class AccessDenied(ConsumeError, DeniedError):
     code = "PEN-6008"
-    fault = Fault.CALLER
-    exit_code = Exit.DENIED
     text = "Kafka denies access: {reason}"
-    hint = "Grant READ on the topics and the group, and WRITE on the topics written to, or log in as another."
+    hint = "Grant your Kafka user READ on the topics and the group, and WRITE on the output topics."
 
 
-class ResultInvalid(ConsumeError):
+class ResultInvalid(ConsumeError, CallerError):
     code = "PEN-6020"
-    fault = Fault.CALLER
     text = "the handler returned {result} for {record}: expected None, an Output or a list of Outputs"
-    hint = "Return penstock.consume.Output(topic, value, key=…) for what is to be written, or nothing."
+    hint = "Return penstock.consume.Output(topic, value, key=…) for each record to write, or None."
 
 
-class HandlerTimedOut(ConsumeError):
+class HandlerTimedOut(ConsumeError, CallerError):
     code = "PEN-6021"
-    fault = Fault.CALLER
     retriable = True
     text = "the handler did not finish {record} within {seconds:g} s"
-    hint = "Raise handler_seconds_max, or bound what the handler waits for."
+    hint = "Raise handler_seconds_max, or set time limits on what the handler waits for."
 
 
-class HandlerFailed(ConsumeError):
+class HandlerFailed(ConsumeError, CallerError):
     code = "PEN-6022"
-    fault = Fault.CALLER
     retriable = True
     text = "{record} failed after {attempts} attempts: {cause}"
-    hint = "Set dead_letter_topic to let such records pass, or mend the handler; the record is not committed."
+    hint = "Fix the handler, or set dead_letter_topic to continue past such records. It is not committed."
 
 
-class HandlerAborted(ConsumeError):
+class HandlerAborted(ConsumeError, CallerError):
     code = "PEN-6023"
-    fault = Fault.CALLER
-    text = "the handler raised {cause} for {record}, which is not an Exception: the consumer stops"
-    hint = "Raise an Exception to have a record retried. To stop the consumer call consumer.stop()."
+    text = "the handler raised {cause} for {record}, which is not an Exception; the consumer stops"
+    hint = "Raise an Exception to have a record retried. To stop the consumer, call consumer.stop()."
 
 
-class HandlerUnstoppable(ConsumeError):
+class HandlerUnstoppable(ConsumeError, CallerError):
     code = "PEN-6024"
-    fault = Fault.CALLER
-    text = "the handler of {record} was cancelled {seconds:g} s ago and still runs"
-    hint = "Let CancelledError pass through the handler; do not catch BaseException around an await."
+    text = "the handler of {record} was cancelled {seconds:g} s ago and is still running"
+    hint = "Let CancelledError propagate from the handler; do not catch BaseException around an await."
 
 
-class LoopBlocked(ConsumeError):
+class LoopBlocked(ConsumeError, CallerError):
     code = "PEN-6025"
-    fault = Fault.CALLER
-    text = "the event loop has not turned for {seconds:.1f} s while {record} was handled"
-    hint = "Move blocking calls out of the coroutine, or make the handler a plain function (it gets threads)."
+    text = "the event loop was blocked for {seconds:.1f} s while {record} was handled"
+    hint = "Move blocking calls out of the coroutine, or use a plain function, which runs on threads."
 
 
-class WorkerDied(ConsumeError):
+class WorkerDied(ConsumeError, CallerError):
     code = "PEN-6026"
-    fault = Fault.CALLER
     retriable = True
     text = "worker process {pid} ended with exit code {exit_code_seen} while it handled {record}"
-    hint = "Look for a crash or the out-of-memory killer; the record is retried, then dead-lettered."
+    hint = "Look for a crash or the out-of-memory killer. The record is retried, then dead-lettered."
 
 
-class PayloadUnreadable(ConsumeError):
+class PayloadUnreadable(ConsumeError, CallerError):
     code = "PEN-6027"
-    fault = Fault.CALLER
-    text = "the {part} of {record} cannot be read: {cause}"
-    hint = "Set dead_letter_topic to let such records pass; they are not retried."
+    text = "the {field} of {record} cannot be deserialized: {cause}"
+    hint = "Set dead_letter_topic to continue past such records; they are not retried."
 
 
-class HandlerStuck(ConsumeError):
+class HandlerStuck(ConsumeError, CallerError):
     code = "PEN-6028"
-    fault = Fault.CALLER
-    text = "the handler of {record} has not returned for {seconds:.1f} s, and no handler_seconds_max is set"
-    hint = "inspect() lists what is running. Set handler_seconds_max to have it cancelled and retried."
+    text = "the handler of {record} has run for {seconds:.1f} s, and handler_seconds_max is not set"
+    hint = "inspect() lists running records. Set handler_seconds_max to cancel and retry slow ones."
 
 
-class ClientFailed(ConsumeError):
+class PayloadUnsendable(ConsumeError, CallerError):
+    code = "PEN-6029"
+    text = "{record} cannot be sent to a worker process: {cause}"
+    hint = "Let the deserializers return values that can be pickled, or deserialize in the handler."
+
+
+class ClientFailed(ConsumeError, UpstreamError):
     code = "PEN-6040"
-    fault = Fault.UPSTREAM
     retriable = True
     text = "the Kafka client failed: {reason}"
-    hint = "The consumer restarts by itself with a growing pause. If this goes on, check the brokers."
+    hint = "The consumer restarts after a growing pause. If this repeats, check the brokers."
 
 
-class OutputUndelivered(ConsumeError):
+class OutputUndelivered(ConsumeError, UpstreamError):
     code = "PEN-6041"
-    fault = Fault.UPSTREAM
     retriable = True
     text = "an output of {record} to topic `{topic}` was not written: {reason}"
-    hint = "Check that the topic exists, that the login may WRITE to it, and the record's size."
+    hint = "Check that the topic exists and that your Kafka user has WRITE on it."
 
 
-class TransactionFailed(ConsumeError):
+class TransactionFailed(ConsumeError, UpstreamError):
     code = "PEN-6042"
-    fault = Fault.UPSTREAM
     retriable = True
-    text = "transaction of `{transactional_id}` was not committed: {reason}"
-    hint = "It was aborted and its records are run again. Two live members must not share a transactional id."
+    text = "a transaction of `{transactional_id}` was not committed: {reason}"
+    hint = "It was aborted; its records run again. Give each live member its own transactional id."
+
+
+class OutputRefused(ConsumeError, CallerError):
+    code = "PEN-6043"
+    text = "an output of {record} to topic `{topic}` can never be written: {reason}"
+    hint = (
+        "Return values of bytes or str that fit into the topic's max.message.bytes, and raise the producer's "
+        "message.max.bytes if needed. Set dead_letter_topic to continue past such records."
+    )

@@ -1,224 +1,211 @@
-"""50xx: the control plane. The HTTP API answers with these as problem details; `status` is HTTP's."""
+"""50xx: the control plane. The HTTP API returns them as problem details; `status` is the HTTP status."""
 
 from typing import ClassVar
 
-from penstock.model.errors import Exit, Fault, PenstockError
+from penstock.model.errors import (
+    CallerError,
+    DeniedError,
+    Exit,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+    UpstreamError,
+    UsageError,
+)
 
 
 class ControlError(PenstockError):
     status: ClassVar[int] = 500
 
 
-class EntityMissing(ControlError):
+class EntityMissing(ControlError, NotFoundError):
     code = "PEN-5001"
     status = 404
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
-    text = "there is no {kind} {id!r}"
-    hint = "List what there is, and check for a typing error."
+    text = "{kind} {id!r} does not exist"
+    hint = "Check the spelling, or list what exists."
 
 
-class VersionConflict(ControlError):
+class VersionConflict(ControlError, CallerError):
     code = "PEN-5002"
     status = 412
-    fault = Fault.CALLER
-    text = "{kind} {id} is at version {found}, the change was made for version {expected}"
-    hint = "Somebody else changed it meanwhile: read it again, and decide again."
+    text = "{kind} {id} is at version {actual}, but the change is based on version {expected}"
+    hint = "It was changed meanwhile: read it again, and repeat the change."
 
 
-class NameTaken(ControlError):
+class NameTaken(ControlError, CallerError):
     code = "PEN-5003"
     status = 409
-    fault = Fault.CALLER
-    text = "the name {name!r} is taken by another {kind}: {id}"
-    hint = "Choose another name, or use the one that is there."
+    text = "the name {name!r} is used by another {kind}: {id}"
+    hint = "Choose another name, or use the existing {kind}."
 
 
-class SizeTooLarge(ControlError):
+class SizeTooLarge(ControlError, UsageError):
     code = "PEN-5004"
     status = 422
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "{units} capacity units are too many for a shared cluster, at most {units_max} fit"
-    hint = "Ask for at most {units_max} units, or for a dedicated cluster."
+    text = "{units} capacity units are too many for a shared cluster, at most {units_max} are possible"
+    hint = "Request at most {units_max} units, or a dedicated cluster."
 
 
-class NoRoom(ControlError):
+class NoRoom(ControlError, UnavailableError):
     code = "PEN-5005"
     status = 503
-    retriable = True
-    fault = Fault.UPSTREAM
-    exit_code = Exit.UNHEALTHY
     text = "no cell has room for {units} capacity units: {reason}"
     hint = "Add brokers for a new cell, or move tenants away from the fullest one."
 
 
-class NotActive(ControlError):
+class NotActive(ControlError, UnavailableError):
     code = "PEN-5006"
     status = 503
-    retriable = True
-    fault = Fault.UPSTREAM
-    exit_code = Exit.UNHEALTHY
     text = "this control plane is not the active one"
-    hint = "The active one is at {url}."
+    hint = "Send the request to the active one at {url}."
 
 
-class NotCaughtUp(ControlError):
+class NoneActive(NotActive):
+    code = "PEN-5025"
+    text = "no control plane is active"
+    hint = "One becomes active within seconds: try again. `penstock status` shows which brokers are down."
+
+
+class ControlPlaneNotReady(ControlError, UnavailableError):
+    code = "PEN-5026"
+    status = 503
+    text = "the control plane at {url} accepts no changes: {state}"
+    hint = "One becomes active within seconds: try again. `penstock status` shows which brokers are down."
+
+
+class StepDefect(ControlError):
+    code = "PEN-5027"
+    text = "the step {step} of {operation} failed unexpectedly: {reason}"
+    hint = "A defect of Penstock: the control plane's log has the traceback. Other operations continue."
+
+
+class NotCaughtUp(ControlError, UnavailableError):
     code = "PEN-5007"
     status = 503
-    retriable = True
-    fault = Fault.UPSTREAM
-    exit_code = Exit.UNHEALTHY
-    text = "the registry is read up to {position} of {end}"
-    hint = "It is still being rebuilt from its topic; ask again in a moment."
+    text = "the registry has been read up to offset {position} of {end}"
+    hint = "It is still being read from its topic; try again in a moment."
 
 
-class StateConflict(ControlError):
+class StateConflict(ControlError, CallerError):
     code = "PEN-5008"
     status = 409
-    fault = Fault.CALLER
     text = "{kind} {id} is {state}: {reason}"
-    hint = "Wait for what is under way (`penstock operation list`), then try again."
+    hint = "Wait for running operations (`penstock operation list`), then try again."
 
 
-class RequestReused(ControlError):
+class RequestReused(ControlError, UsageError):
     code = "PEN-5009"
     status = 422
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "the idempotency key was used before, for something else"
-    hint = "Use a new key for each thing that is asked for."
+    text = "the idempotency key was used before, for a different request"
+    hint = "Use a new key for each request."
 
 
-class TokenRefused(ControlError):
+class TokenRefused(ControlError, DeniedError):
     code = "PEN-5010"
     status = 401
-    fault = Fault.CALLER
-    exit_code = Exit.DENIED
-    text = "the operator token is missing or not valid"
+    text = "the operator token is missing or invalid"
     hint = "Set PENSTOCK_TOKEN (or send `Authorization: Bearer …`) to a token from `penstock control token`."
 
 
-class RoleRefused(ControlError):
+class RoleRefused(ControlError, DeniedError):
     code = "PEN-5011"
     status = 403
-    fault = Fault.CALLER
-    exit_code = Exit.DENIED
-    text = "a token with the role {role} may not do this: {needed} is needed"
-    hint = "Use a token with that role, or have somebody do it who has one."
+    text = "a token with the role {role} may not do this: {needed} is required"
+    hint = "Use a token with that role, or ask an operator who has one."
 
 
-class VersionNeeded(ControlError):
+class VersionNeeded(ControlError, UsageError):
     code = "PEN-5012"
     status = 428
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "a change needs the version that it was made for"
-    hint = "Send the ETag that was read as If-Match; `*` means whatever version there is."
+    text = "a change requires the version that it is based on"
+    hint = "Send the ETag of the last read as If-Match, or `*` for any version."
 
 
-class RequestInvalid(ControlError):
+class RequestInvalid(ControlError, UsageError):
     code = "PEN-5013"
     status = 422
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "{where}: {reason}"
     hint = "Correct the value and send the request again."
 
 
-class LimitReached(ControlError):
+class LimitReached(ControlError, CallerError):
     code = "PEN-5014"
     status = 409
-    fault = Fault.CALLER
-    text = "{id} has {count} of at most {count_max} {what}"
+    text = "{id} has {count} {what}, at most {count_max} are allowed"
     hint = "Delete some that are no longer needed."
 
 
-class ProvisionerMissing(ControlError):
+class ProvisionerMissing(ControlError, UsageError):
     code = "PEN-5015"
     status = 422
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "this control plane cannot make physical clusters: {reason}"
-    hint = "Ask for a shared cluster, or run the control plane with a provisioner."
+    text = "this control plane cannot provision physical clusters: {reason}"
+    hint = "Request a shared cluster, or run the control plane with a provisioner."
 
 
-class ControlUnreachable(ControlError):
+class ControlUnreachable(ControlError, UnavailableError):
     code = "PEN-5016"
     status = 503
-    retriable = True
-    fault = Fault.UPSTREAM
-    exit_code = Exit.UNHEALTHY
-    text = "{url}: no control plane answers: {reason}"
-    hint = "Start the platform with `penstock up`, or say where it is with --url or PENSTOCK_URL."
+    text = "no control plane responds at {url}: {reason}"
+    hint = "Start the platform with `penstock up`, or give its address with --url or PENSTOCK_URL."
 
 
 class OperationFailed(ControlError):
     code = "PEN-5017"
     status = 500
     text = "operation {id} ({action}) failed at {step}: {reason}"
-    hint = "See `penstock operation show {id}`; what was done stays and can be deleted."
+    hint = "See `penstock operation show {id}`. Completed steps stay in effect and can be deleted."
 
 
-class OperationSlow(ControlError):
+class OperationSlow(ControlError, UnavailableError):
     code = "PEN-5018"
     status = 504
-    retriable = True
-    fault = Fault.UPSTREAM
-    exit_code = Exit.UNHEALTHY
-    text = "operation {id} has not ended within {seconds:g} s"
-    hint = "It goes on by itself: follow it with `penstock operation wait {id}`."
+    text = "operation {id} did not end within {seconds:g} s"
+    hint = "It continues in the background: follow it with `penstock operation wait {id}`."
 
 
-class ImportRefused(ControlError):
+class ImportRefused(ControlError, CallerError):
     code = "PEN-5019"
     status = 409
-    fault = Fault.CALLER
     text = "the export cannot be imported: {reason}"
-    hint = "Import into an empty registry, and a file that `penstock control export` wrote."
+    hint = "Import a file written by `penstock control export` into an empty registry."
 
 
-class KeyNotHere(ControlError):
+class KeyNotStored(ControlError, NotFoundError):
     code = "PEN-5020"
     status = 404
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
-    text = "no API key for {cluster} is kept here"
-    hint = "Make one with: penstock key create --cluster {cluster}"
+    text = "no API key for {cluster} is stored on this machine"
+    hint = "Create one with `penstock key create --cluster {cluster}`."
 
 
-class Differs(ControlError):
+class StateDiffers(ControlError, UpstreamError):
     code = "PEN-5021"
     status = 500
-    fault = Fault.UPSTREAM
     exit_code = Exit.UNHEALTHY
-    text = "Kafka differs from what is declared in {count} places"
-    hint = "`penstock control check --repair` makes it as declared; deleted data does not come back."
+    text = "Kafka differs from the declared state in {places}"
+    hint = (
+        "Run `penstock control check --repair` to restore the declared state; deleted data is not restored."
+    )
 
 
-class ProblemAnswered(ControlError):
-    """What a control plane answered, as it said it; for clients."""
+class ProblemResponse(ControlError, CallerError):
+    """An error response of a control plane, as a client shows it."""
 
     code = "PEN-5022"
     status = 500
-    fault = Fault.CALLER
     text = "{message}"
     hint = "{advice}"
 
 
-class RouteMissing(ControlError):
+class RouteMissing(ControlError, NotFoundError):
     code = "PEN-5023"
     status = 404
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
     text = "{method} {path}: {reason}"
-    hint = "See /v1/openapi.json for what there is."
+    hint = "See /v1/openapi.json for the available routes."
 
 
-class CellSlow(ControlError):
+class CellSlow(ControlError, UpstreamError):
     code = "PEN-5024"
     status = 503
-    fault = Fault.UPSTREAM
     exit_code = Exit.UNHEALTHY
-    text = "the new cell was not there within {seconds:.0f} s"
-    hint = "`penstock status` shows its brokers, `penstock cell list` the cell as soon as it is formed."
+    text = "the new cell was not formed within {seconds:.0f} s"
+    hint = "Check its brokers with `penstock status`, and the cell with `penstock cell list`."

@@ -1,31 +1,27 @@
-"""1150–1199: records on internal topics that cannot be taken for what they should be."""
+"""1150–1199: records on internal topics that cannot be read as the event they should hold."""
 
-from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors import UpstreamError
 
 
-class EventUnreadable(PenstockError):
+class EventUnreadable(UpstreamError):
     code = "PEN-1150"
-    fault = Fault.UPSTREAM
-    text = "record is no {kind} event: {reason}"
-    hint = "Something other than this platform wrote to the topic; internal topics are not for general use."
+    text = "record is not a {kind} event: {reason}"
+    hint = "Another program wrote to this internal topic. Only Penstock may write there."
 
 
-class EventOfAnotherKind(PenstockError):
+class EventOfAnotherKind(UpstreamError):
     code = "PEN-1151"
-    fault = Fault.UPSTREAM
-    text = "expected an event of kind {expected}, found {found!r}"
-    hint = "Each kind has a topic of its own: check which topic is being read."
+    text = "expected an event of kind {expected}, found {actual!r}"
+    hint = "Each kind of event has one topic: check which topic is being read."
 
 
-class EventTooNew(PenstockError):
+class EventTooNew(UpstreamError):
     code = "PEN-1152"
-    fault = Fault.UPSTREAM
-    text = "{kind} event has schema {found}, this version reads {kind}/{major} only"
+    text = "{kind} event has schema {actual}, this version reads {kind}/{major} only"
     hint = "Upgrade this component first: readers are rolled before writers."
 
 
-class EventFieldInvalid(PenstockError):
+class EventFieldInvalid(UpstreamError):
     code = "PEN-1153"
-    fault = Fault.UPSTREAM
     text = "{kind} event: `{field}` is {value}, expected {expected}"
     hint = "The component that wrote the record has a defect; keep the record and report it."

@@ -1,65 +1,56 @@
-"""40xx: the gateway. What a tenant is told travels as Kafka's own error codes; these are for operators."""
+"""40xx: the gateway. Tenants receive Kafka's own error codes; these errors are for operators."""
 
-from penstock.model.errors import Exit, Fault, PenstockError
-from penstock.model.errors.plans import AnswerRefused
+from penstock.model.errors import CallerError, Exit, PenstockError, UpstreamError, UsageError
+from penstock.model.errors.plans import ResponseRefused
 
 
 class EventOutOfPlace(PenstockError):
     code = "PEN-4001"
-    text = "{event} cannot happen to a connection that is {state}"
-    hint = "The connection is closed. If it happens again, report it with the log around it."
+    text = "event {event!r} is not possible in connection state {state!r}"
+    hint = "The connection was closed. If it happens again, report it with the surrounding log."
 
 
-class ListenFailed(PenstockError):
+class ListenFailed(CallerError):
     code = "PEN-4002"
-    fault = Fault.CALLER
     exit_code = Exit.FAILED
     text = "cannot listen on {host}:{port}: {reason}"
-    hint = "Choose another port, or end what listens there."
+    hint = "Choose another port, or stop the process that listens there."
 
 
-class PlatformKeyMissing(PenstockError):
+class PlatformKeyMissing(UsageError):
     code = "PEN-4003"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "{path}: the platform key cannot be read: {reason}"
-    hint = "Point `platform_key` at the file that the fleet was started with."
+    text = "platform key {path} cannot be read: {reason}"
+    hint = "Set `platform_key` to the key file that the fleet was started with."
 
 
-class CertificateUnusable(PenstockError):
+class CertificateUnusable(UsageError):
     code = "PEN-4004"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "{path}: is no usable certificate: {reason}"
-    hint = "Expected one PEM file with the private key and the certificate chain."
+    text = "certificate {path} cannot be used: {reason}"
+    hint = "Provide one PEM file with the private key and the certificate chain."
 
 
-class UpstreamLoginRefused(PenstockError):
+class UpstreamLoginRefused(UpstreamError):
     code = "PEN-4005"
-    fault = Fault.UPSTREAM
     retriable = True
-    text = "broker {broker} does not let {user} in: {reason}"
-    hint = "Check that the tenant is provisioned on this cluster with the same generation of its password."
+    text = "broker {broker} rejected the login of {user}: {reason}"
+    hint = "Check that the tenant is provisioned on this cluster, with the same password generation."
 
 
-class UpstreamUnreachable(PenstockError):
+class UpstreamUnreachable(UpstreamError):
     code = "PEN-4006"
-    fault = Fault.UPSTREAM
     retriable = True
     text = "broker {broker} at {address} cannot be reached: {reason}"
-    hint = "Check that the broker runs and that its address in the configuration is right."
+    hint = "Check that the broker runs and that its address in the configuration is correct."
 
 
-class AnswerUnexpected(PenstockError):
+class ResponseUnexpected(UpstreamError):
     code = "PEN-4007"
-    fault = Fault.UPSTREAM
-    text = "the broker answered {found}, {expected} was expected"
-    hint = "The connection is closed; clients connect again by themselves."
+    text = "the broker sent {actual}; expected {expected}"
+    hint = "The connection was closed; clients reconnect by themselves."
 
 
-class GatewayNotRunning(PenstockError):
+class GatewayNotRunning(CallerError):
     code = "PEN-4008"
-    fault = Fault.CALLER
     exit_code = Exit.UNHEALTHY
     text = "no gateway runs with {config}"
     hint = "Start one: penstock gateway run --config {config}"
@@ -70,15 +61,15 @@ class DrainTimedOut(PenstockError):
     exit_code = Exit.UNHEALTHY
     retriable = True
     text = "gateway {gateway} (process {pid}) still runs after {seconds:.0f} s"
-    hint = "Clients that answer slowly hold it; drain again, or end the process."
+    hint = "Slow clients delay it; drain again, or kill the process."
 
 
-class BrokersUnknown(AnswerRefused):
-    """Metadata without a single broker: clients that take it for the truth have nobody left to ask."""
+class BrokersUnknown(ResponseRefused):
+    """Metadata without a single broker: a client that believed it could reach no broker any more."""
 
     code = "PEN-4010"
     retriable = True
-    text = "the broker was asked for metadata and knows of no brokers"
+    text = "the broker returned metadata without any brokers"
     hint = (
-        "It has just started, or is starved. The connection is closed; clients connect again by themselves."
+        "It has just started, or is overloaded. The connection was closed; clients reconnect by themselves."
     )

@@ -1,152 +1,158 @@
 """80xx: the data pipeline: Spark, jobs, tables, checkpoints."""
 
-from penstock.model.errors import Exit, Fault, PenstockError
+from penstock.model.errors import CallerError, NotFoundError, UnavailableError, UpstreamError, UsageError
 
 
-class ConnectorsMissing(PenstockError):
+class ConnectorsMissing(UpstreamError):
     code = "PEN-8001"
-    fault = Fault.UPSTREAM
     retriable = True
-    text = "the connectors for Spark are not usable: {reason}"
+    text = "the Spark connectors cannot be used: {reason}"
     hint = "Fetch them with: penstock pipeline fetch --force"
 
 
-class SparkFailed(PenstockError):
+class SparkFailed(UpstreamError):
     code = "PEN-8002"
-    fault = Fault.UPSTREAM
     retriable = True
     text = "{what} failed in Spark: {reason}"
-    hint = "Nothing of the unfinished part was committed: run it again. Spark's own words: {log}"
+    hint = "Nothing unfinished was committed: run it again. Spark's log: {log}"
 
 
-class JobUnknown(PenstockError):
+class JobUnknown(NotFoundError):
     code = "PEN-8003"
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
     text = "there is no job {job!r}"
     hint = "Known jobs: {known}."
 
 
-class JobInvalid(PenstockError):
+class JobInvalid(UsageError):
     code = "PEN-8004"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "{where}: `{key}` is {value!r}, {expected}"
-    hint = "Correct it in the settings of the pipeline, see docs/pipeline.md."
+    hint = "Correct it in the pipeline settings, see docs/pipeline.md."
 
 
-class TopicMissing(PenstockError):
+class TopicMissing(NotFoundError):
     code = "PEN-8005"
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
-    text = "{job}: there is no topic {topic!r} at {bootstrap}, or this login may not see it"
-    hint = "Create the topic, correct its name, or let the login describe and read it."
+    text = "{job}: topic {topic!r} does not exist at {bootstrap}, or this login may not describe it"
+    hint = "Create the topic, correct its name, or grant the login Describe and Read on it."
 
 
-class RecordsLost(PenstockError):
+class RecordsLost(UpstreamError):
     code = "PEN-8006"
-    fault = Fault.UPSTREAM
-    text = "{job}: records of {topic} are gone before they were read: {ranges}"
+    text = "{job}: records of {topic} were removed before they were read: {ranges}"
     hint = (
-        "Retention overtook the job. Restore them, or go on without them with: "
+        "Retention overtook the job. Restore the records, or continue without them: "
         "penstock pipeline run {job} --accept-loss"
     )
 
 
-class TopicReplaced(PenstockError):
+class TopicReplaced(CallerError):
     code = "PEN-8007"
-    fault = Fault.CALLER
-    text = "{job}: topic {topic!r} has the id {found}, the job has read {expected}"
+    text = "{job}: topic {topic!r} has id {actual}, but the job has read the topic with id {expected}"
     hint = (
-        "A topic was made anew under the same name: offsets of the old one mean nothing in it. Give the "
-        "job another name and table, or restore the old topic."
+        "The topic was deleted and re-created, so its old offsets are meaningless. Give the job another "
+        "name and table, or restore the old topic."
     )
 
 
-class CheckpointForeign(PenstockError):
+class CheckpointMismatch(CallerError):
     code = "PEN-8008"
-    fault = Fault.CALLER
-    text = "{job}: {checkpoint} is of query {found}, the table {table} was last written by {expected}"
+    text = "{job}: {checkpoint} belongs to query {actual}, but table {table} was last written by {expected}"
     hint = (
-        "Put the right checkpoint back; or remove this one, and the job goes on from the offsets that the "
-        "table itself has stored."
+        "Restore the right checkpoint. Or remove this one: the job then resumes from the offsets stored in "
+        "the table."
     )
 
 
-class CheckpointDamaged(PenstockError):
+class CheckpointDamaged(CallerError):
     code = "PEN-8009"
-    fault = Fault.CALLER
     text = "{job}: the checkpoint {checkpoint} cannot be read: {reason}"
-    hint = "Remove it: the job goes on from the offsets that the table itself has stored."
+    hint = "Remove it: the job then resumes from the offsets stored in the table."
 
 
-class TableBehind(PenstockError):
+class TableBehind(CallerError):
     code = "PEN-8010"
-    fault = Fault.CALLER
-    text = "{job}: the checkpoint stands at batch {checkpoint}, the table {table} at {found}"
+    text = "{job}: the checkpoint is at batch {checkpoint}, but table {table} is at {actual}"
     hint = (
-        "The table was moved, rolled back or made anew. Restore it; or remove the checkpoint {directory}, "
-        "and what the table lacks is read again."
+        "The table was moved, rolled back or re-created. Restore it, or remove the checkpoint {directory} to "
+        "read again what the table lacks."
     )
 
 
-class SchemaConflict(PenstockError):
+class SchemaConflict(CallerError):
     code = "PEN-8011"
-    fault = Fault.CALLER
-    text = "{job}: column `{column}` of {table} is {found}, the job writes {expected}"
-    hint = "Change the declaration of the job, or write to another table."
+    text = "{job}: column `{column}` of {table} is {actual}, but the job writes {expected}"
+    hint = "Change the job's columns, or write to another table."
 
 
-class FieldsUnknown(PenstockError):
+class FieldsUnknown(CallerError):
     code = "PEN-8012"
-    fault = Fault.CALLER
     text = "{job}: records of {topic} have fields that the job does not declare: {fields}"
-    hint = "Declare them, or set `evolve: add` to add such columns, or `evolve: ignore` to leave them out."
+    hint = "Declare them, set `evolve: add` to add such columns, or `evolve: ignore` to leave them out."
 
 
-class SchemaFileInvalid(PenstockError):
+class SchemaFileInvalid(UsageError):
     code = "PEN-8013"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = "{path}: cannot be used as a schema: {reason}"
-    hint = "Give an Avro schema (.avsc), or a Protobuf descriptor set made with `protoc -o`, and `message`."
+    text = "{path} cannot be used as a schema: {reason}"
+    hint = "Use an Avro schema (.avsc), or a Protobuf descriptor set made with `protoc -o` and its `message`."
 
 
-class RangeInvalid(PenstockError):
+class RangeInvalid(UsageError):
     code = "PEN-8014"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "{job}: {reason}"
     hint = "The topic holds {held}; ends are exclusive. Example:  --from 0:100,1:0 --until 0:200,1:50"
 
 
-class LakeUnusable(PenstockError):
+class LakeUnusable(UpstreamError):
     code = "PEN-8015"
-    fault = Fault.UPSTREAM
     text = "the lake at {where} cannot be used: {reason}"
-    hint = "Make room, or correct `lake` in the settings of the pipeline, then run again: nothing was lost."
+    hint = "Free disk space, or correct `lake` in the pipeline settings, then run again: nothing was lost."
 
 
-class TableMissing(PenstockError):
+class TableMissing(NotFoundError):
     code = "PEN-8016"
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
-    text = "there is no table {table} in the lake at {where}"
-    hint = "Run the job that fills it first, with: penstock pipeline run {job}"
+    text = "table {table} does not exist in the lake at {where}"
+    hint = "Run the job that writes it first: penstock pipeline run {job}"
 
 
-class JobBusy(PenstockError):
+class JobBusy(CallerError):
     code = "PEN-8017"
-    fault = Fault.CALLER
     retriable = True
-    text = "{job}: another run of it is under way in {directory}"
-    hint = "Wait for it to end, or stop it: two runs of one job would only get in each other's way."
+    text = "{job}: another run is in progress in {directory}"
+    hint = "Wait for it to end, or stop it. A job can only run once at a time."
 
 
-class RoomMissing(PenstockError):
+class PositionMoved(CallerError):
+    code = "PEN-8019"
+    retriable = True
+    text = "{job}: {table} is at offsets {actual}, but this run has read from {expected}"
+    hint = (
+        "Another run of the job has written in between, perhaps on another host. This run wrote nothing "
+        "after that; the next one continues where the table ends."
+    )
+
+
+class TableContended(UnavailableError):
+    code = "PEN-8020"
+    text = "{table}: other commits came first at each of {attempts} attempts"
+    hint = "Run it again when fewer programs write to the table: nothing was lost."
+
+
+class KeyMoved(CallerError):
+    code = "PEN-8021"
+    text = "{job}: {reason}, so offsets do not show which record of a key is the newest"
+    hint = (
+        "Partitions were added to {topic}, or its records were not partitioned by key. Set `order_by` to a "
+        "column that orders the records of a key, such as kafka_timestamp."
+    )
+
+
+class RegistryUnusable(UpstreamError):
+    code = "PEN-8022"
+    retriable = True
+    text = "the schema registry at {url} cannot be used: {reason}"
+    hint = "Correct `registry` in the pipeline settings, or wait until it responds: nothing was lost."
+
+
+class DiskFull(UnavailableError):
     code = "PEN-8018"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
-    text = "{what}: there is no room left on a disk: {reason}"
-    hint = "Make room where the lake and the state of the pipeline lie, then run it again: nothing was lost."
+    text = "{what}: no space left on the disk: {reason}"
+    hint = "Free space for the lake and the pipeline's state, then run it again: nothing was lost."

@@ -1,95 +1,83 @@
-"""31xx: plans, and the bytes they are applied to.
+"""31xx: plans, and the frames they are applied to.
 
-What a client sends is the caller's fault, what a broker sends is the upstream's: the same fault
-has a class of its own for each side.
+A bad frame from a client is the caller's fault, one from a broker the upstream's. So each problem has two
+classes, one for requests and one for responses.
 """
 
-from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors import CallerError, PenstockError, UpstreamError
 
 
-class PlanUnknown(PenstockError):
+class PlanUnknown(CallerError):
     code = "PEN-3101"
-    fault = Fault.CALLER
-    text = "there is no plan for API {api} in version {version} (Kafka {kafka})"
-    hint = "Ask ApiVersions for the versions that are served."
+    text = "API {api} has no version {version} in Kafka {kafka}"
+    hint = "Negotiate the version with ApiVersions."
 
 
 class RuleMissing(PenstockError):
     code = "PEN-3102"
     text = "{path} could carry a name and has no rule"
-    hint = "Add a rule to penstock/wire/rules.py, `PLAIN` if it carries none; docs/wire-plans.md tells how."
+    hint = (
+        "Add a rule to penstock/wire/field_rules.py, `PLAIN` if it carries no name: see docs/wire-plans.md."
+    )
 
 
-class FrameMalformed(PenstockError):
-    """What a client sent."""
-
+class RequestFrameMalformed(CallerError):
     code = "PEN-3103"
-    fault = Fault.CALLER
-    text = "a request of API {api} version {version} cannot be read: {reason}"
+    text = "request of API {api} version {version} cannot be read: {reason}"
     hint = "The connection is closed. Check that the client speaks Kafka's protocol."
 
 
-class AnswerMalformed(PenstockError):
-    """What a broker sent."""
-
+class ResponseFrameMalformed(UpstreamError):
     code = "PEN-3104"
-    fault = Fault.UPSTREAM
-    text = "an answer of API {api} version {version} cannot be read: {reason}"
-    hint = "Check that the broker runs the Kafka version the definitions were compiled from."
+    text = "response of API {api} version {version} cannot be read: {reason}"
+    hint = "Check that the broker runs the Kafka version that the definitions were compiled from."
 
 
-class FrameTooLarge(PenstockError):
+class RequestFrameTooLarge(CallerError):
     code = "PEN-3105"
-    fault = Fault.CALLER
-    text = "a request of {size} bytes is beyond the limit of {limit}"
-    hint = "Send smaller requests, or raise the limit of the gateway and of the brokers."
+    text = "request of {size} bytes exceeds the limit of {limit}"
+    hint = "Send smaller requests, or raise the limit on the gateway and on the brokers."
 
 
-class AnswerTooLarge(PenstockError):
+class ResponseFrameTooLarge(UpstreamError):
     code = "PEN-3106"
-    fault = Fault.UPSTREAM
-    text = "an answer of {size} bytes is beyond the limit of {limit}"
-    hint = "Ask for less at once, or raise the limit of the gateway."
+    text = "response of {size} bytes exceeds the limit of {limit}"
+    hint = "Request less at a time, or raise the limit on the gateway."
 
 
-class NameRefused(PenstockError):
-    """A name that has no place on the other side, at a spot where nothing can be left out."""
+class NameRefused(CallerError):
+    """A name in a request that the broker must not receive; the request is not forwarded."""
 
     code = "PEN-3107"
-    fault = Fault.CALLER
-    text = "{path}: this {kind} cannot be passed on"
+    text = "{path}: this {kind} cannot be forwarded"
     hint = "Use a name of your own cluster."
 
 
-class RefusedInStream(PenstockError):
-    """As above, but part of the frame is already on its way, so only closing remains."""
+class RequestRefusedInStream(CallerError):
+    """As `NameRefused`, but part of the request is already sent, so the connection has to be closed."""
 
     code = "PEN-3108"
-    fault = Fault.CALLER
-    text = "{path}: this {kind} cannot be passed on, and the frame had begun to be"
+    text = "{path}: this {kind} cannot be forwarded, and part of the request already was"
     hint = "The connection is closed. Use a name of your own cluster."
 
 
 class GrowthBroken(PenstockError):
     code = "PEN-3109"
-    fault = Fault.OURS
-    text = "a topic name changed by {got} bytes where {expected} had been announced"
-    hint = "`Names.topic_growth` must be what `Names.topic` adds, for every name."
+    text = "a topic name grew by {got} bytes, {expected} were announced in the frame's size"
+    hint = "`Names.topic` must add exactly `Names.topic_growth` bytes to every name."
 
 
-class AnswerRefused(PenstockError):
-    """A name in an answer that the tenant must not see, at a spot where nothing can be left out."""
+class ResponseRefused(UpstreamError):
+    """A name in a response that the tenant must not see, in a place that cannot be omitted."""
 
     code = "PEN-3110"
-    fault = Fault.UPSTREAM
-    text = "{path}: the answer names a {kind} of somebody else"
-    hint = "The answer is not passed on. Check the ACLs of the account that asked."
+    text = "{path}: the response names a {kind} of another tenant"
+    hint = "The response is not forwarded. Check the ACLs of the account that sent the request."
 
 
-class AnswerRefusedInStream(PenstockError):
-    """As above, but part of the answer is already on its way."""
+class ResponseRefusedInStream(UpstreamError):
+    """As `ResponseRefused`, but part of the response is already sent."""
 
     code = "PEN-3111"
-    fault = Fault.UPSTREAM
-    text = "{path}: the answer names a {kind} of somebody else, and had begun to be passed on"
-    hint = "The connection is closed. Check the ACLs of the account that asked."
+    text = "{path}: the response names a {kind} of another tenant, and part of it is already forwarded"
+    hint = "The connection is closed. Check the ACLs of the account that sent the request."

@@ -1,130 +1,106 @@
-"""65xx: the scaler's metadata, its samples and the clusters it looks at."""
+"""65xx: the scaler: trigger metadata, samples, clusters and settings."""
 
-from penstock.model.errors import Exit, Fault, PenstockError
+from penstock.model.errors import Exit, NotFoundError, PenstockError, UnavailableError, UsageError
 
 
-class ScalerMetadataMissing(PenstockError):
+class ScalerMetadataMissing(UsageError):
     code = "PEN-6501"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "{scaled_object}: trigger metadata lacks `{key}`"
     hint = "Add `{key}` under triggers[].metadata of the ScaledObject: {help}"
 
 
-class ScalerMetadataInvalid(PenstockError):
+class ScalerMetadataInvalid(UsageError):
     code = "PEN-6502"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "{scaled_object}: trigger metadata `{key}` is {value!r}, {expected}"
-    hint = "Correct the value in the ScaledObject; KEDA asks again by itself."
+    hint = "Correct the value in the ScaledObject; KEDA calls again by itself."
 
 
-class ScalerMetadataUnknown(PenstockError):
+class ScalerMetadataUnknown(UsageError):
     code = "PEN-6503"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "{scaled_object}: trigger metadata has an unknown key `{key}`{meant}"
     hint = "Known keys: {known}."
 
 
-class ScalerMetadataConflict(PenstockError):
+class ScalerMetadataConflict(UsageError):
     code = "PEN-6504"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
-    text = (
-        "{scaled_object}: trigger metadata `{key}` = {value!r} does not go with `{other}` = {other_value!r}"
-    )
+    text = "{scaled_object}: trigger metadata `{key}` = {value!r} conflicts with `{other}` = {other_value!r}"
     hint = "{expected}"
 
 
-class ScalerClusterUnknown(PenstockError):
+class ScalerClusterUnknown(NotFoundError):
     code = "PEN-6505"
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
-    text = "{scaled_object}: the scaler knows no cluster `{cluster}`"
-    hint = "Clusters in the scaler's settings: {known}."
+    text = "{scaled_object}: the scaler's settings have no cluster `{cluster}`"
+    hint = "Set `cluster` to one of: {known}."
 
 
-class ScalerMetricUnknown(PenstockError):
+class ScalerMetricUnknown(NotFoundError):
     code = "PEN-6506"
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
-    text = "{scaled_object}: no metric `{metric}` here"
-    hint = "GetMetricSpec names the metric: `{known}`."
+    text = "{scaled_object}: the scaler has no metric `{metric}`"
+    hint = "Use the metric that GetMetricSpec returns: `{known}`."
 
 
-class GroupUnknown(PenstockError):
+class GroupUnknown(NotFoundError):
     code = "PEN-6507"
-    fault = Fault.CALLER
     retriable = True
-    exit_code = Exit.NOT_FOUND
     text = "cluster `{cluster}` has no group `{group}` with offsets in {topics}"
     hint = "Check `group` and `topic`; a group appears when it joins or commits for the first time."
 
 
-class TopicUnknown(PenstockError):
+class TopicUnknown(NotFoundError):
     code = "PEN-6508"
-    fault = Fault.CALLER
     retriable = True
-    exit_code = Exit.NOT_FOUND
     text = "cluster `{cluster}` has no topic `{topic}`"
     hint = "Check the name in the trigger metadata, or create the topic."
 
 
-class BrokersUnseen(PenstockError):
+class BrokersUnreachable(UnavailableError):
     code = "PEN-6509"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
     text = "cluster `{cluster}`: no sample of group `{group}` for {age:.0f} s: {reason}"
-    hint = "Replicas stay as they are until the brokers answer again."
+    hint = "Replicas stay as they are until the brokers are reachable again."
 
 
-class SamplesPending(PenstockError):
+class SamplesPending(UnavailableError):
     code = "PEN-6510"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
-    text = "cluster `{cluster}`: group `{group}` is watched, its first sample is still to come"
-    hint = "The first answer takes one sampling interval ({interval:.0f} s); replicas stay as they are."
+    text = "cluster `{cluster}`: group `{group}` has no sample yet"
+    hint = "The first sample takes up to one interval ({interval:.0f} s); replicas stay as they are."
 
 
-class TraceInvalid(PenstockError):
+class TraceInvalid(UsageError):
     code = "PEN-6511"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "{path}, line {line}: {reason}"
-    hint = "A trace is CSV with the header `second,partition,arrived` or `second,arrived`."
+    hint = "Write a CSV file with the header `second,partition,arrived` or `second,arrived`."
 
 
-class ScalerSettingsInvalid(PenstockError):
+class ScalerSettingsInvalid(UsageError):
     code = "PEN-6512"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "scaler settings: `{key}` is {value!r}, {expected}"
     hint = "See docs/scale.md for the settings file."
 
 
-class GroupEmpty(PenstockError):
+class GroupEmpty(UnavailableError):
     code = "PEN-6513"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
-    text = "cluster `{cluster}`: group `{group}` is {state}, and no replica count is known to hold"
+    text = "cluster `{cluster}`: group `{group}` is {state}, and its replica count is unknown"
     hint = "Start at least one consumer, or set `minReplicas` to 0 to scale from zero."
 
 
-class SamplerDown(PenstockError):
+class SamplerUnavailable(PenstockError):
     code = "PEN-6514"
-    fault = Fault.OURS
     retriable = True
     exit_code = Exit.UNHEALTHY
     text = "no sample of group `{group}` {since}: {reason}"
-    hint = "It is started again by itself; replicas stay as they are. Its log says why it ended."
+    hint = "The sampler process restarts by itself; replicas stay as they are. Its log has the reason."
 
 
-class SamplerGone(PenstockError):
+class GroupNotSampled(UnavailableError):
+    code = "PEN-6516"
+    text = "cluster `{cluster}`: group `{group}` cannot be sampled: {reason}"
+    hint = (
+        "Remove the reason; the scaler's account needs the right to describe the group and its topics. "
+        "Replicas stay as they are, and other groups are sampled."
+    )
+
+
+class SamplerExited(PenstockError):
     code = "PEN-6515"
-    fault = Fault.OURS
-    text = "the sampler's process is gone: {reason}"
-    hint = "The lines that it logged before say why."
+    text = "the sampler process is gone: {reason}"
+    hint = "Look for the reason in the lines it logged before."

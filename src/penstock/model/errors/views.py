@@ -1,107 +1,94 @@
-"""71xx: views of logs, and reading them consistently."""
+"""71xx: views of logs, and consistent reads of them."""
 
-from penstock.model.errors import Exit, Fault, PenstockError
+from penstock.model.errors import CallerError, NotFoundError, PenstockError, UnavailableError, UsageError
 
 
-class ProjectionInvalid(PenstockError):
+class ProjectionInvalid(UsageError):
     code = "PEN-7100"
-    fault = Fault.CALLER
-    exit_code = Exit.USAGE
     text = "projection {projection}: {reason}"
     hint = "Correct the declaration; docs/views.md lists what a projection declares."
 
 
-class ViewChanged(PenstockError):
+class ViewChanged(CallerError):
     code = "PEN-7101"
-    fault = Fault.CALLER
-    text = "{view} was made by {found}, and the projection is now {expected}"
-    hint = "Rebuild it into a new generation with `penstock olep view rebuild`; the old one serves meanwhile."
+    text = "{view} was built by {actual}, and the projection is now {expected}"
+    hint = "Rebuild it with `penstock olep view rebuild`; the old generation serves reads meanwhile."
 
 
-class ViewReplaced(PenstockError):
+class ViewReplaced(CallerError):
     code = "PEN-7102"
-    fault = Fault.CALLER
     text = "{view} follows topic id {topic_id}, and `{topic}` now has the id {actual}"
-    hint = "The topic was created anew. Drop the view, or rebuild it from the new log."
+    hint = "The topic was recreated. Drop the view, or rebuild it from the new log."
 
 
-class ViewTaken(PenstockError):
+class ViewFenced(CallerError):
     code = "PEN-7103"
-    fault = Fault.CALLER
-    text = "{view} has another writer: epoch {epoch} of ours, {actual} there"
-    hint = "One process writes a view. Nothing of this batch was applied; stop one of the two writers."
+    text = "{view} has another writer: this one claimed epoch {epoch}, the view is at {actual}"
+    hint = "Only one process may write a view. Nothing of this batch was applied; stop one of the writers."
 
 
-class ViewFailed(PenstockError):
+class ViewFailed(UnavailableError):
     code = "PEN-7104"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
     text = "{view} cannot be written or read: {reason}"
-    hint = "Nothing of the batch was applied. The runner tries again; free space or repair the store."
+    hint = "Nothing of the batch was applied. The runner retries; free space or repair the store."
 
 
-class ViewEventRefused(PenstockError):
+class ViewEventRefused(CallerError):
     code = "PEN-7105"
-    fault = Fault.CALLER
     text = "{view} stopped before partition {partition}, offset {offset}: {reason}: {detail}"
-    hint = "Its rule for this reason is `stop`. Correct the projection and start it again, or choose `skip`."
+    hint = "Its policy for this reason is `stop`. Correct the projection and restart it, or choose `skip`."
 
 
-class ViewMissing(PenstockError):
+class ViewMissing(NotFoundError):
     code = "PEN-7106"
-    fault = Fault.CALLER
-    exit_code = Exit.NOT_FOUND
     text = "there is no generation {generation} of the view {view}"
     hint = "Run the view once to create it; `penstock olep view status` lists its generations."
 
 
-class ViewBehind(PenstockError):
+class ViewMoved(UnavailableError):
+    code = "PEN-7107"
+    text = "{view} is at {actual}, and the batch continues from {start}"
+    hint = "The store was restored to an earlier state. Nothing was applied; the runner reads on from there."
+
+
+class ViewRetired(UnavailableError):
+    code = "PEN-7108"
+    text = "{view} takes no more writes: a rebuild replaces it"
+    hint = "Nothing of this batch was applied. The runner continues in the generation that serves."
+
+
+class ViewBehind(UnavailableError):
     code = "PEN-7110"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
-    text = "{view} has not reached the position that was asked for within {seconds:g} s"
-    hint = "Try again with the same token, wait longer, or read without one and take an older answer."
+    text = "{view} has not reached the requested position within {seconds:g} s"
+    hint = "Retry with the same token, wait longer, or read older rows without a token."
 
 
-class ViewStopped(PenstockError):
+class ViewStopped(UnavailableError):
     code = "PEN-7111"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
-    text = "{view} is not being written any more, so it will not reach the position that was asked for"
-    hint = "Start its runner again; it goes on where it stopped."
+    text = "{view} has no running writer, so it will not reach the requested position"
+    hint = "Restart its runner; it continues where it stopped."
 
 
-class ViewStale(PenstockError):
+class ViewStale(UnavailableError):
     code = "PEN-7112"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
     text = "{view} shows the log as it was {age} ago, at most {bound:g} s are allowed"
-    hint = "Try again shortly, allow older answers, or look why the view lags: `penstock olep view status`."
+    hint = "Retry shortly, accept older rows, or see why the view lags: `penstock olep view status`."
 
 
-class SnapshotGone(PenstockError):
+class SnapshotUnavailable(CallerError):
     code = "PEN-7113"
-    fault = Fault.CALLER
     retriable = True
-    text = "{view} keeps no rows as of that position: it keeps {kept}"
-    hint = "Take a new snapshot. Old rows are kept for some seconds; raise `keep_seconds` for longer reads."
+    text = "{view} cannot show rows as of that position: it retains {retained}"
+    hint = "Take a new snapshot. Old rows are retained for `keep_seconds`; raise it for longer reads."
 
 
 class ViewsDiffer(PenstockError):
     code = "PEN-7114"
-    fault = Fault.OURS
     text = "{view}: generations {old} and {new} differ at {position}: {difference}"
-    hint = "Same projection, same log, different rows: keep both and report it. The old one still serves."
+    hint = "The rows should be equal: keep both generations and report a bug. The old one still serves reads."
 
 
-class WaitersFull(PenstockError):
+class WaitersFull(UnavailableError):
     code = "PEN-7115"
-    fault = Fault.UPSTREAM
-    retriable = True
-    exit_code = Exit.UNHEALTHY
-    text = "{count} readers are waiting for {view} already, which is the bound"
-    hint = "Try again shortly, or raise `waiters_max`."
+    text = "{count} readers are already waiting for {view}, which is the limit"
+    hint = "Retry shortly, or raise `waiters_max`."

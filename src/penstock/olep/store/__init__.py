@@ -1,13 +1,17 @@
-"""Where the state of a partition lives.
+"""Where the state of a partition is stored.
 
-One contract: `commit` takes rows, outgoing events and the input position in **one** transaction,
-or refuses all of it. There is no call that writes one without the others.
+What it is: stores with one contract. `commit` writes rows, outgoing events and the input position in
+**one** transaction, or refuses all of it. No call writes one without the others.
 
-Every take-over of a partition claims a higher epoch. A commit under a lower one is refused, so
-that an executor which lost its partition and does not know it yet changes nothing.
+What it is not: a cache, or a view. Only the executor that owns the partition writes it.
 
-`sqlite`: a file for each partition, the default. `postgres`: one database for all of them.
-`memory`: for replays and tests.
+What it promises: every take-over of a partition claims a higher epoch, and a commit under a lower epoch is
+refused. An executor that lost its partition without knowing it changes nothing.
+
+Modules:
+  memory    in dictionaries, for replays and tests
+  postgres  one PostgreSQL database for all partitions
+  sqlite    one SQLite file for each partition; the default
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.model import faults
-from penstock.model.errors.olep import LogGrown
-from penstock.olep.fold import LAYER_TABLES
+from penstock.model import fault_points
+from penstock.model.errors.olep import LogGrown, LogReplaced, StoreFenced
+from penstock.olep.fold import INTERNAL_TABLES
 from penstock.olep.rows import Reader
 
 if TYPE_CHECKING:
@@ -27,48 +31,49 @@ if TYPE_CHECKING:
     from penstock.olep.fold import Batch, Outgoing
     from penstock.olep.table import Table
 
-COMMIT_BEFORE = faults.declare("olep.commit.before", "a batch is decided, nothing of it is stored")
-COMMIT_INSIDE = faults.declare(
-    "olep.commit.inside", "rows and outbox are written, the position is not, no commit"
+COMMIT_BEFORE = fault_points.declare("olep.commit.before", "a batch is decided and not stored")
+COMMIT_INSIDE = fault_points.declare(
+    "olep.commit.inside", "rows and outbox are written; position and commit are not"
 )
-COMMIT_AFTER = faults.declare("olep.commit.after", "a batch is stored, nothing of it is sent")
+COMMIT_AFTER = fault_points.declare("olep.commit.after", "a batch is stored, none of its events is sent")
 
 
 class Claim(NamedTuple):
-    """What a store says when an executor takes it over."""
+    """The result of taking over a store."""
 
     position: int
     epoch: int
 
 
 class Unsent(NamedTuple):
-    """A batch in the outbox: what the records below `position` caused."""
+    """A batch in the outbox: events caused by records below `position`."""
 
     position: int
     outgoing: list[Outgoing]
 
 
 class RowsRefused(Exception):
-    """The store cannot keep a row of the batch: a value out of range or of the wrong type."""
+    """The store cannot store a row of the batch: a value is out of range or of the wrong type."""
 
 
 class Store(Reader, Protocol):
     name: str
+    partition: int
 
     def claim(self, partitions: int = 0) -> Claim:
-        """Takes the partition over under a new epoch. Raises StoreFailed, LogGrown.
+        """Takes over the partition under a new epoch. Raises StoreFailed, LogGrown.
 
-        `partitions`: how many the log has, if the caller knows. The first claim that says so is
-        remembered, since another number would put keys where their history is not."""
+        `partitions` is the log's number of partitions, 0 if unknown. The first number is stored, and any
+        other is refused later: it would separate keys from their history."""
 
     def commit(self, batch: Batch, *, sent: int) -> None:
-        """Stores the batch and drops outbox entries at or below `sent`, all or nothing.
+        """Stores the batch and deletes outbox entries at or below `sent`, atomically.
 
-        Raises StoreFenced, StoreFailed, or RowsRefused.
-        """
+        Only if the store is at the batch's start, under this owner's epoch: a store that was rolled back
+        would otherwise skip what is between. Raises StoreFenced, StoreFailed, or RowsRefused."""
 
     def position(self) -> int:
-        """Where the state stands, as committed. Needs no claim."""
+        """The committed position. Needs no claim."""
 
     def unsent(self) -> list[Unsent]: ...
 
@@ -76,7 +81,7 @@ class Store(Reader, Protocol):
 
 
 class Stores(Protocol):
-    """Opens the store of a partition. The part of the setting that says where state lives."""
+    """Opens the store of a partition."""
 
     def open(self, application: Application, topic_id: str, partition: int) -> Store: ...
 
@@ -85,29 +90,33 @@ def log_grown(application: Application, store: str, expected: int, actual: int) 
     return LogGrown(what=f"the log of {application.name}", store=store, expected=expected, actual=actual)
 
 
+def log_replaced(application: Application, store: str, topic_id: str, actual: str) -> LogReplaced:
+    topic = f"the log of {application.name}"
+    return LogReplaced(store=store, topic_id=topic_id, topic=topic, actual=actual)
+
+
+def fenced(store: Store, expected: tuple[int, int], actual: tuple[int, int] | None) -> StoreFenced:
+    """The error of a store whose epoch and position are not those of its owner."""
+    described = ["epoch {} at position {}".format(*each) if each else "none" for each in (expected, actual)]
+    return StoreFenced(
+        partition=store.partition, store=store.name, expected=described[0], actual=described[1]
+    )
+
+
 def all_tables(application: Application) -> tuple[Table[Any], ...]:
-    return (*application.tables, *LAYER_TABLES)
+    return (*application.tables, *INTERNAL_TABLES)
 
 
 def fingerprint(tables: Sequence[Table[Any]]) -> str:
-    """What a store was made for; a changed declaration needs a rebuild from the log."""
-    described = []
-    for table in sorted(tables, key=lambda table: table.name):
-        columns = ",".join(
-            f"{name} {kind.__name__}{'?' * optional}" for name, kind, optional in table.columns
-        )
-        described.append(f"{table.name}({columns})/{len(table.key)}")
-    return " ".join(described)
+    """Describes the tables of a store; if they change, it must be rebuilt from the log."""
+    return " ".join(table.described() for table in sorted(tables, key=lambda table: table.name))
 
 
 def digest(reader: Reader, application: Application) -> str:
-    """One value for the whole state: equal where every row of every table is."""
+    """A hash of the whole state: equal if every row of every table is."""
     sums = sha256()
     for table in sorted(all_tables(application), key=lambda table: table.name):
         sums.update(f"{table.name}\n".encode())
-        kinds = [column.type for column in table.columns]
         for row in sorted(reader.scan(table), key=table.key_of):
-            # A store gives back plain values where memory may still hold a subclass, an enum for instance.
-            plain = [None if value is None else kind(value) for kind, value in zip(kinds, row)]
-            sums.update(f"{plain!r}\n".encode())
+            sums.update(f"{table.plain(row)!r}\n".encode())
     return sums.hexdigest()

@@ -1,11 +1,10 @@
-"""State in dictionaries: for replays, which begin at the log's start and end with an answer."""
+"""State in dictionaries, for replays and tests."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.model.errors.olep import StoreFenced
-from penstock.olep.store import Claim, Unsent, all_tables
+from penstock.olep.store import Claim, Unsent, all_tables, fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,10 +37,8 @@ class MemoryStore:
         return Claim(self.at, self._epoch)
 
     def commit(self, batch: Batch, *, sent: int) -> None:
-        if self._claimed != self._epoch:
-            raise StoreFenced(
-                partition=self.partition, store=self.name, epoch=self._claimed, actual=self._epoch
-            )
+        if (expected := (self._claimed, batch.start)) != (actual := (self._epoch, self.at)):
+            raise fenced(self, expected, actual)
         for name, changes in batch.changes.items():
             rows = self._rows[name]
             for key, row in changes.items():

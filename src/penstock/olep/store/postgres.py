@@ -1,20 +1,22 @@
-"""State in PostgreSQL: one database for all partitions and executors, chosen by setting.
+"""State in PostgreSQL: one database for all partitions and executors.
 
-Each application has a schema; each of its tables begins with the partition. Since the database is
-shared, an executor that was paused and lost its partition could still reach it: the position row
-carries the epoch of the assignment, every commit begins by locking that row under its own epoch,
-and one that finds a higher epoch there is refused before it has written anything.
+Each application has a schema, and each of its tables starts with the partition. The database is shared, so
+an executor that was paused and lost its partition could still write to it. Therefore the position row
+carries the epoch of the owner: every commit first locks that row under its epoch, and is refused if the
+epoch there is higher.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.model import faults
-from penstock.model.errors.olep import LogReplaced, StoreFailed, StoreFenced, StoreMismatch
+from penstock.model import fault_points
+from penstock.model.errors.olep import StoreFailed, StoreMismatch, StoreUnavailable
 from penstock.model.errors.settings import ExtraMissing
 from penstock.olep.outbox import pack, unpack
+from penstock.olep.sql import POSTGRES_TYPES, declared, quoted, same_key
 from penstock.olep.store import (
     COMMIT_BEFORE,
     COMMIT_INSIDE,
@@ -22,8 +24,10 @@ from penstock.olep.store import (
     RowsRefused,
     Unsent,
     all_tables,
+    fenced,
     fingerprint,
     log_grown,
+    log_replaced,
 )
 
 try:
@@ -32,20 +36,19 @@ except ImportError as error:  # the store is an extra
     raise ExtraMissing(what="the PostgreSQL store", module="psycopg", extra="olep-postgres") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.olep.application import Application
     from penstock.olep.fold import Batch
     from penstock.olep.table import Key, Table
 
-_TYPES: Final = {int: "bigint", str: "text", bytes: "bytea", float: "double precision"}
 _DATA_ERRORS: Final = (psycopg.DataError, psycopg.IntegrityError, OverflowError, UnicodeEncodeError)
 _PARTITION: Final = "olep_partition"
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresStores:
-    """`dsn` as libpq takes it. The role needs the right to create a schema, or one made for it."""
+    """`dsn` in libpq's form. The role must own the schema or have the right to create it."""
 
     dsn: str
 
@@ -64,65 +67,74 @@ class PostgresStore:
         try:
             self._db = psycopg.connect(dsn, autocommit=True, prepare_threshold=1)
         except psycopg.Error as error:
-            raise StoreFailed(store="PostgreSQL", reason=error) from error
+            raise StoreUnavailable(store="PostgreSQL", reason=error) from error
         self.name = f"PostgreSQL database {self._db.info.dbname}, schema {application.name}"
         self._upserts = {name: self._upsert(table) for name, table in self._tables.items()}
         try:
-            self._create()
-        except psycopg.Error as error:
+            with self._translated():
+                self._create()
+        except StoreFailed:
             self._db.close()
-            raise StoreFailed(store=self.name, reason=error) from error
+            raise
 
     def load(self, table: Table[Any], key: Key) -> tuple[Any, ...] | None:
-        bound = key if len(table.key) > 1 else (key,)
-        columns = _names(column.name for column in table.columns)
-        query = f"select {columns} from {self._at(table.name)} where {_PARTITION} = %s and {_where(table)}"
-        return self._run(query, (self.partition, *bound)).fetchone()
+        query = f"{self._select(table)} and {same_key(table, '%s')}"
+        with self._translated():
+            return self._run(query, (self.partition, *table.bound(key))).fetchone()
 
     def scan(self, table: Table[Any]) -> Iterable[tuple[Any, ...]]:
-        columns = _names(column.name for column in table.columns)
-        query = f"select {columns} from {self._at(table.name)} where {_PARTITION} = %s"
-        return self._run(query, (self.partition,)).fetchall()
+        with self._translated():
+            return self._run(self._select(table), (self.partition,)).fetchall()
 
     def claim(self, partitions: int = 0) -> Claim:
-        try:
-            with self._db.transaction():
-                found = self._run(
-                    f"update {self._at('olep_meta')} set epoch = epoch + 1,"
-                    " partitions = case when partitions = 0 then %s else partitions end"
-                    f" where {_PARTITION} = %s returning position, epoch, partitions",
-                    (partitions, self.partition),
-                ).fetchone()
-                assert found is not None, "made when the store was opened"
-                if partitions not in {0, found[2]}:
-                    raise log_grown(self._application, self.name, found[2], partitions)
-        except psycopg.Error as error:
-            raise StoreFailed(store=self.name, reason=error) from error
-        self._epoch = found[1]
-        return Claim(found[0], found[1])
+        with self._translated(), self._db.transaction():
+            row = self._run(
+                f"update {self._at('olep_meta')} set epoch = epoch + 1,"
+                " partitions = case when partitions = 0 then %s else partitions end"
+                f" where {_PARTITION} = %s returning position, epoch, partitions",
+                (partitions, self.partition),
+            ).fetchone()
+            assert row is not None, "inserted when the store was opened"
+            if partitions not in {0, row[2]}:
+                raise log_grown(self._application, self.name, row[2], partitions)
+        self._epoch = row[1]
+        return Claim(row[0], row[1])
 
     def commit(self, batch: Batch, *, sent: int) -> None:
-        faults.reach(COMMIT_BEFORE)
+        fault_points.reach(COMMIT_BEFORE)
         try:
-            with self._db.transaction():
+            with self._translated(), self._db.transaction():
                 self._advance(batch)
                 with self._db.pipeline():
                     self._write(batch, sent)
-                faults.reach(COMMIT_INSIDE)
+                fault_points.reach(COMMIT_INSIDE)
         except _DATA_ERRORS as error:
             raise RowsRefused(str(error)) from error
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Errors of PostgreSQL as those of a store. A server that is down, restarting or overloaded comes
+        back; a statement that is wrong stays wrong."""
+        try:
+            yield
+        except _DATA_ERRORS:
+            raise
         except psycopg.Error as error:
-            raise StoreFailed(store=self.name, reason=error) from error
+            passing = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or self._db.closed
+            raise (StoreUnavailable if passing else StoreFailed)(store=self.name, reason=error) from error
 
     def position(self) -> int:
         query = f"select position from {self._at('olep_meta')} where {_PARTITION} = %s"
-        found = self._run(query, (self.partition,)).fetchone()
-        return found[0] if found else 0
+        with self._translated():
+            row = self._run(query, (self.partition,)).fetchone()
+        return row[0] if row else 0
 
     def unsent(self) -> list[Unsent]:
         outbox = self._at("olep_outbox")
         query = f"select position, events from {outbox} where {_PARTITION} = %s order by position"
-        return [Unsent(position, unpack(events)) for position, events in self._run(query, (self.partition,))]
+        with self._translated():
+            entries = self._run(query, (self.partition,)).fetchall()
+        return [Unsent(position, unpack(events)) for position, events in entries]
 
     def close(self) -> None:
         self._db.close()
@@ -130,25 +142,21 @@ class PostgresStore:
     def _advance(self, batch: Batch) -> None:
         meta = self._at("olep_meta")
         advanced = self._run(
-            f"update {meta} set position = %s where {_PARTITION} = %s and epoch = %s and position <= %s",
-            (batch.position, self.partition, self._epoch, batch.position),
+            f"update {meta} set position = %s where {_PARTITION} = %s and epoch = %s and position = %s",
+            (batch.position, self.partition, self._epoch, batch.start),
         )
         if advanced.rowcount != 1:
-            found = self._run(
-                f"select epoch from {meta} where {_PARTITION} = %s", (self.partition,)
-            ).fetchone()
-            actual = found[0] if found else "none"
-            raise StoreFenced(partition=self.partition, store=self.name, epoch=self._epoch, actual=actual)
+            query = f"select epoch, position from {meta} where {_PARTITION} = %s"
+            actual = self._run(query, (self.partition,)).fetchone()
+            raise fenced(self, (self._epoch, batch.start), actual)
 
     def _write(self, batch: Batch, sent: int) -> None:
         for name, changes in batch.changes.items():
             self._put(name, [row for row in changes.values() if row is not None])
-            gone = [key for key, row in changes.items() if row is None]
             table = self._tables[name]
-            for key in gone:
-                bound = key if len(table.key) > 1 else (key,)
-                query = f"delete from {self._at(name)} where {_PARTITION} = %s and {_where(table)}"
-                self._run(query, (self.partition, *bound))
+            for key in [key for key, row in changes.items() if row is None]:
+                query = f"delete from {self._at(name)} where {_PARTITION} = %s and {same_key(table, '%s')}"
+                self._run(query, (self.partition, *table.bound(key)))
         for name, rows in batch.appends.items():
             self._put(name, rows)
         outbox = self._at("olep_outbox")
@@ -159,14 +167,13 @@ class PostgresStore:
 
     def _put(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
-            self._run(
-                self._upserts[name], (self.partition, *(list(column) for column in zip(*rows, strict=True)))
-            )
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            self._run(self._upserts[name], (self.partition, *columns))
 
     def _create(self) -> None:
         tables = fingerprint([*self._tables.values()])
         with self._db.transaction():
-            # Two executors that start together must not both create; the lock ends with the transaction.
+            # Only one of several executors may create the tables; the lock ends with the transaction.
             self._run("select pg_advisory_xact_lock(hashtext(%s))", (self._schema,))
             self._run(f"create schema if not exists {self._schema}")
             self._run(
@@ -185,51 +192,40 @@ class PostgresStore:
                 (self.partition, self._topic_id, tables),
             )
             query = f"select topic_id, tables from {self._at('olep_meta')} where {_PARTITION} = %s"
-            found = self._run(query, (self.partition,)).fetchone()
-        assert found is not None
-        self._compare(found[0], found[1], tables)
+            row = self._run(query, (self.partition,)).fetchone()
+        assert row is not None
+        self._compare(row[0], row[1], tables)
 
-    def _compare(self, topic_id: str, found: str, tables: str) -> None:
-        if (topic_id, found) == (self._topic_id, tables):
+    def _compare(self, topic_id: str, stored: str, tables: str) -> None:
+        if (topic_id, stored) == (self._topic_id, tables):
             return
         self._db.close()
-        if found == tables:
-            log = f"the log of {self._application.name}"
-            raise LogReplaced(store=self.name, topic_id=topic_id, topic=log, actual=self._topic_id)
-        raise StoreMismatch(store=self.name, found=found, expected=tables)
+        if stored == tables:
+            raise log_replaced(self._application, self.name, topic_id, self._topic_id)
+        raise StoreMismatch(store=self.name, actual=stored, expected=tables)
 
     def _run(self, query: str, values: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
-        # As bytes: the names in it are declared and checked, the values are bound.
+        # As bytes, since psycopg types allow no computed string: names are checked, values are bound.
         return self._db.execute(query.encode(), values or None)
 
     def _at(self, table: str) -> str:
         return f'{self._schema}."{table}"'
 
+    def _select(self, table: Table[Any]) -> str:
+        return f"select {quoted(table.names)} from {self._at(table.name)} where {_PARTITION} = %s"
+
     def _create_table(self, table: Table[Any]) -> str:
-        columns = ", ".join(
-            f'"{name}" {_TYPES[kind]}{"" if optional else " not null"}'
-            for name, kind, optional in table.columns
-        )
         return (
-            f"create table if not exists {self._at(table.name)} ({_PARTITION} integer, {columns},"
-            f" primary key ({_PARTITION}, {_names(table.key)}))"
+            f"create table if not exists {self._at(table.name)} ({_PARTITION} integer,"
+            f" {declared(table, POSTGRES_TYPES)}, primary key ({_PARTITION}, {quoted(table.key)}))"
         )
 
     def _upsert(self, table: Table[Any]) -> str:
-        """Whole columns as arrays: one statement for any number of rows."""
-        arrays = ", ".join(f"%s::{_TYPES[column.type]}[]" for column in table.columns)
+        """Takes each column as an array: one statement for any number of rows."""
+        arrays = ", ".join(f"%s::{POSTGRES_TYPES[column.type]}[]" for column in table.columns)
         insert = f"insert into {self._at(table.name)} select %s::integer, * from unnest({arrays})"
         if table.append_only:
             return insert
-        changed = [column.name for column in table.columns if column.name not in table.key]
-        sets = ", ".join(f'"{name}" = excluded."{name}"' for name in changed)
+        sets = ", ".join(f'"{name}" = excluded."{name}"' for name in table.names[len(table.key) :])
         action = f"update set {sets}" if sets else "nothing"
-        return f"{insert} on conflict ({_PARTITION}, {_names(table.key)}) do {action}"
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
-
-
-def _where(table: Table[Any]) -> str:
-    return " and ".join(f'"{name}" = %s' for name in table.key)
+        return f"{insert} on conflict ({_PARTITION}, {quoted(table.key)}) do {action}"

@@ -1,19 +1,29 @@
-"""Rebuilding a view from the start of the log, into a new generation, while the old one serves.
+"""Rebuilds a view from the start of the log into a new generation, while the old one serves reads.
 
-The new generation catches up with the old one; both are compared as of the same position, if the
-projection is the same; then readers are sent to the new one. A rebuild that was killed goes on where
-it stopped. A projection of another version has other rows by intention, so nothing is compared.
+The new generation catches up with the old one. If the projection is the same, both are compared as of one
+position. A projection of another version has other rows on purpose, so nothing is compared.
+
+Then readers and the writer are switched, in all processes. The old generation is retired: it takes no more
+writes, so the new one can reach its final position, and no reader goes back. Then the new one serves. The
+writer finds the old one retired and moves. A rebuild that was killed continues where it stopped.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.model import faults
+from penstock.model import fault_points
 from penstock.model.errors import PenstockError
-from penstock.model.errors.views import SnapshotGone, ViewChanged, ViewFailed, ViewReplaced, ViewsDiffer
-from penstock.olep.log import ends
+from penstock.model.errors.views import (
+    SnapshotUnavailable,
+    ViewChanged,
+    ViewFailed,
+    ViewReplaced,
+    ViewsDiffer,
+)
+from penstock.olep.log import end_position
 from penstock.olep.view import digest
 from penstock.olep.view.runner import ViewRunner
 
@@ -27,11 +37,16 @@ if TYPE_CHECKING:
     from penstock.olep.view.projection import Projection
     from penstock.olep.view.runner import Progress, Tuning
 
-COMPARE_TRIES: Final = 5  # the old generation moves on meanwhile, and forgets its past
+COMPARE_ATTEMPTS: Final = 5  # the old generation may advance and prune its history meanwhile
 
-BUILT = faults.declare("view.rebuild.built", "a new generation has caught up, the old one serves")
-COMPARED = faults.declare("view.rebuild.compared", "both generations agree, the old one still serves")
-SWAPPED = faults.declare("view.rebuild.swapped", "readers are sent to the new generation, nobody was told")
+BUILT = fault_points.declare("view.rebuild.built", "a new generation has caught up, the old one serves reads")
+COMPARED = fault_points.declare("view.rebuild.compared", "both generations agree, the old one serves reads")
+RETIRED = fault_points.declare(
+    "view.rebuild.retired", "the old generation takes no more writes and still serves reads"
+)
+SWAPPED = fault_points.declare(
+    "view.rebuild.swapped", "readers and writers use the new generation, the caller does not know"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +55,7 @@ class Rebuilt:
     old: int | None  # the generation that served before
     new: int
     position: Position
-    compared: str | None  # the digest that both had at one position; none if they could not be compared
+    compared: str | None  # the digest of both at one position; None if they were not compared
 
 
 def rebuild(
@@ -50,32 +65,31 @@ def rebuild(
     stopping: Flag,
     *,
     tuning: Tuning | None = None,
-    see: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Rebuilt | None:
-    """Builds, compares, swaps. None if it was stopped before. Raises ViewsDiffer."""
+    """Builds, compares, switches readers and writer. None if `stopping` was set. Raises ViewsDiffer."""
     old = stores.serving(projection.name)
-    new = _generation(projection, log, stores, old)
+    new = _target_generation(projection, log, stores, old)
 
-    def catch_up(goal: Position) -> None:
-        ViewRunner(projection, log, stores, generation=new, tuning=tuning, see=see).run(stopping, until=goal)
+    def catch_up(until: Position) -> None:
+        runner = ViewRunner(projection, log, stores, generation=new, tuning=tuning, on_progress=on_progress)
+        runner.run(stopping, until=until)
 
-    catch_up(ends(log))
-    faults.reach(BUILT)
-    serving = None if old is None else _same(projection, log, stores, old)
+    catch_up(end_position(log))
+    fault_points.reach(BUILT)
     compared = None
-    try:
-        if serving is not None and not stopping.is_set():
-            compared = _compared(projection, log, stores, serving, new, catch_up)
-            faults.reach(COMPARED)
-            # Nobody who has read the old one may be sent back.
-            catch_up(serving.position())
-    finally:
-        if serving is not None:
-            serving.close()
+    if old is not None and not stopping.is_set():
+        compared = _compare(projection, log, stores, old, new, catch_up)
+        fault_points.reach(COMPARED)
+    if old is not None and not stopping.is_set():
+        final = stores.retire(projection.name, old)
+        fault_points.reach(RETIRED)
+        if log.topic_id in final.offsets:  # else the topic was recreated
+            catch_up(final)
     if stopping.is_set():
         return None
     stores.serve(projection.name, new)
-    faults.reach(SWAPPED)
+    fault_points.reach(SWAPPED)
     built = stores.open(projection, log.topic_id, log.partitions, generation=new)
     try:
         return Rebuilt(projection.name, old, new, built.position(), compared)
@@ -83,26 +97,44 @@ def rebuild(
         built.close()
 
 
-def _generation(projection: Projection, log: Log, stores: ViewStores, old: int | None) -> int:
-    """A rebuild that was begun and not ended, or the next number."""
+def _target_generation(projection: Projection, log: Log, stores: ViewStores, old: int | None) -> int:
+    """The generation of an unfinished rebuild, or the next number."""
     known = stores.generations(projection.name)
     if known and (old is None or known[-1] > old):
-        found = _same(projection, log, stores, known[-1])
-        if found is not None:
-            found.close()
+        unfinished = _open_compatible(projection, log, stores, known[-1])
+        if unfinished is not None:
+            unfinished.close()
             return known[-1]
     return max(known, default=0) + 1
 
 
-def _same(projection: Projection, log: Log, stores: ViewStores, generation: int) -> ViewStore | None:
-    """The generation, if this projection made it from this log."""
+def _open_compatible(
+    projection: Projection, log: Log, stores: ViewStores, generation: int
+) -> ViewStore | None:
+    """The generation, if this projection built it from this log."""
     try:
         return stores.open(projection, log.topic_id, log.partitions, generation=generation)
     except (ViewChanged, ViewReplaced):
         return None
 
 
-def _compared(
+def _compare(
+    projection: Projection,
+    log: Log,
+    stores: ViewStores,
+    old_generation: int,
+    new: int,
+    catch_up: Callable[[Position], None],
+) -> str | None:
+    """The digest of both generations; None if they were not built by the same projection."""
+    old = _open_compatible(projection, log, stores, old_generation)
+    if old is None:
+        return None
+    with closing(old):
+        return _compare_stores(projection, log, stores, old, new, catch_up)
+
+
+def _compare_stores(
     projection: Projection,
     log: Log,
     stores: ViewStores,
@@ -110,37 +142,36 @@ def _compared(
     new: int,
     catch_up: Callable[[Position], None],
 ) -> str:
-    for attempt in range(COMPARE_TRIES):
-        cut = old.position()
-        catch_up(cut)
+    for attempt in range(COMPARE_ATTEMPTS):
+        position = old.position()
+        catch_up(position)
         built = stores.open(projection, log.topic_id, log.partitions, generation=new)
         try:
-            with old.reading(cut) as before, built.reading(cut) as after:
-                found = digest(before, projection), digest(after, projection)
-        except SnapshotGone:
-            if attempt == COMPARE_TRIES - 1:
+            with old.reading(position) as before, built.reading(position) as after:
+                digests = digest(before, projection), digest(after, projection)
+        except SnapshotUnavailable:
+            if attempt == COMPARE_ATTEMPTS - 1:
                 raise
             continue
         finally:
             built.close()
-        if found[0] != found[1]:
-            raise ViewsDiffer(
-                view=projection.name,
-                old=old.generation,
-                new=new,
-                position=cut.token(),
-                difference=f"digests {found[0][:12]} and {found[1][:12]}",
-            )
-        return found[0]
+        if digests[0] != digests[1]:
+            name, at = projection.name, position.token()
+            difference = f"digests {digests[0][:12]} and {digests[1][:12]}"
+            raise ViewsDiffer(view=name, old=old.generation, new=new, position=at, difference=difference)
+        return digests[0]
     raise AssertionError("unreachable")
 
 
 def drop_unused(projection: Projection, stores: ViewStores) -> list[int]:
-    """Drops all generations but the one that serves and those after it. Returns their numbers."""
+    """Drops the generations before the serving one. Returns their numbers.
+
+    A reader looks every `SWITCH_SECONDS` which generation serves, so call it some time after a swap."""
     serving = stores.serving(projection.name)
     dropped = [] if serving is None else [g for g in stores.generations(projection.name) if g < serving]
     for generation in dropped:
         try:
+            stores.retire(projection.name, generation)  # a file that was unlinked could still be written
             stores.drop(projection.name, generation)
         except PenstockError as error:
             raise ViewFailed(view=projection.name, reason=error.message) from error

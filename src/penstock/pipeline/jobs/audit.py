@@ -1,8 +1,9 @@
-"""Audit: the history of each subject, in order, judged by rules.
+"""The audit job: the ordered history of each subject, checked by rules.
 
-The job keeps `_penstock.audit` as a table and derives one of findings. A rule is a pure function
-over the ordered events of one subject (a partition, a topic, an account): see
-`penstock.pipeline.rules`. Only subjects with new events are judged again, over all their history.
+The job keeps `_penstock.audit` as a table and derives a table of findings. A subject is a partition, a
+topic or an account; a rule is a pure function over its ordered events
+(`penstock.pipeline.jobs.audit_rules`). Only subjects with new events are checked again, over their whole
+history.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from penstock.model.events import AuditEvent
-from penstock.model.keys import AUDIT_TOPIC
-from penstock.pipeline.columns import OFFSET, PARTITION, Column
+from penstock.model.key_names import AUDIT_TOPIC
 from penstock.pipeline.job import Derived, Job, Sink, Source
+from penstock.pipeline.jobs.audit_rules import RULES, LoggedEvent, apply_rules
 from penstock.pipeline.jobs.metering import start_of_day
-from penstock.pipeline.rules import RULES, LoggedEvent, judged
+from penstock.pipeline.lake.columns import OFFSET, PARTITION, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,38 +27,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from penstock.pipeline.rules import Rule
+    from penstock.pipeline.jobs.audit_rules import Rule
 
-COLUMNS: Final = (
-    Column("id", "string"),
-    Column("time_ms", "timestamp_ms"),
-    Column("source", "string"),
-    Column("sequence", "bigint"),
-    Column("cluster", "string"),
-    Column("operation", "string"),
-    Column("subject_kind", "string"),
-    Column("subject", "string"),
-    Column("actor", "string"),
-    Column("outcome", "string"),
+COLUMNS: Final = columns_of(
+    "id string, time_ms timestamp_ms, source string, sequence bigint, cluster string, operation string, "
+    "subject_kind string, subject string, actor string, outcome string"
 )
 _SUBJECT: Final = ("cluster", "subject_kind", "subject")
-_FIELDS: Final = (
-    *_SUBJECT,
-    "id",
-    "time_ms",
-    "source",
-    "sequence",
-    "operation",
-    "actor",
-    "outcome",
-    OFFSET,
-    "body",
-)
-FINDINGS_DDL: Final = ", ".join(
-    (
-        "rule string, cluster string, subject_kind string, subject string",
-        "time timestamp, at bigint, detail string",
-    )
+_FIELDS: Final = tuple(OFFSET if name == "offset" else name for name in LoggedEvent._fields)
+FINDINGS_DDL: Final = (
+    "rule string, cluster string, subject_kind string, subject string, "
+    "time timestamp, at bigint, detail string"
 )
 
 
@@ -66,7 +46,7 @@ def events(rows: DataFrame) -> DataFrame:
 
 
 def findings(rows: DataFrame, since: datetime | None = None, rules: Sequence[Rule] = RULES) -> DataFrame:
-    """(rule, cluster, subject_kind, subject, time, at, detail): what rules found, where it shows."""
+    """(rule, cluster, subject_kind, subject, time, at, detail); `at` is the offset of the offending event."""
     history = rows
     if since is not None:
         touched = rows.filter(F.col("time") >= F.lit(since)).select(*_SUBJECT).distinct()
@@ -78,20 +58,20 @@ def findings(rows: DataFrame, since: datetime | None = None, rules: Sequence[Rul
         .drop(PARTITION)
     )
 
-    def judge(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _judge(blocks, rules)
+    def check(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from _check(blocks, rules)
 
-    found = ordered.mapInArrow(judge, FINDINGS_DDL)
-    return found if since is None else found.filter(F.col("time") >= F.lit(since))
+    broken = ordered.mapInArrow(check, FINDINGS_DDL)
+    return broken if since is None else broken.filter(F.col("time") >= F.lit(since))
 
 
-def _judge(blocks: Iterable[pa.RecordBatch], rules: Sequence[Rule]) -> Iterator[pa.RecordBatch]:
+def _check(blocks: Iterable[pa.RecordBatch], rules: Sequence[Rule]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     rows: list[tuple[Any, ...]] = []
-    for subject, group in itertools.groupby(_flat(blocks), key=lambda event: event[:3]):
+    for subject, group in itertools.groupby(_events_of(blocks), key=lambda event: event[:3]):
         history = [LoggedEvent._make(event) for event in group]
-        for rule, finding in judged(rules, history):
+        for rule, finding in apply_rules(rules, history):
             rows.append((rule, *subject, finding.event.time_ms, finding.event.offset, finding.detail))
     names = ["rule", "cluster", "subject_kind", "subject", "time", "at", "detail"]
     kinds = [pa.string()] * 4 + [pa.int64(), pa.int64(), pa.string()]
@@ -100,14 +80,14 @@ def _judge(blocks: Iterable[pa.RecordBatch], rules: Sequence[Rule]) -> Iterator[
     yield pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _flat(blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+def _events_of(blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
     for block in blocks:
         yield from zip(*(column.to_pylist() for column in block.columns))
 
 
 AUDIT: Final = Job(
     name="audit",
-    summary="histories of partitions, topics and accounts to findings of the rules",
+    summary="audit events to findings per partition, topic and account",
     source=Source(AUDIT_TOPIC, columns=COLUMNS, event=AuditEvent, body=True),
     sink=Sink("platform.audit_events", partition_by=("days(time)",)),
     transform=events,

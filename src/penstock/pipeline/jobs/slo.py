@@ -1,12 +1,11 @@
-"""Fleet SLO (Kora §4.4.2): probes of the health checker → one small set of figures for the whole fleet.
+"""Fleet SLO (Kora §4.4.2): health probes → weekly latency and availability of clusters and the fleet.
 
-For each broker and minute: the P99 of end-to-end latency over its successful probes, and the part
-of its probes that failed. The worst broker stands for its cluster in that minute. The P99 of these
-over a week is the cluster's figure; median, P90 and P99 of all clusters' figures are the fleet's.
-Unavailability goes the same way as latency, since for both more is worse.
+For each broker and minute: the P99 of end-to-end latency over successful probes, and the fraction of
+probes that failed. The worst broker represents its cluster in that minute. The cluster's weekly value is
+the P99 of these minutes; the fleet's values are the median, P90 and P99 over all clusters. Unavailability
+is aggregated like latency, since a higher value is worse for both.
 
-Percentiles are exact, by nearest rank: the least value that at least that part of all values does
-not exceed. A probe that was written twice counts once.
+Percentiles are exact (nearest rank). Duplicate probe records count once.
 """
 
 from __future__ import annotations
@@ -17,24 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from penstock.model.events import HealthProbe, Probe
-from penstock.model.keys import HEALTH_TOPIC
-from penstock.pipeline.columns import Column
+from penstock.model.key_names import HEALTH_TOPIC
 from penstock.pipeline.job import Derived, Job, Sink, Source
+from penstock.pipeline.jobs.metering import start_of_day
+from penstock.pipeline.lake.columns import columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-COLUMNS: Final = (
-    Column("cluster", "string"),
-    Column("broker", "int"),
-    Column("zone", "string"),
-    Column("partition", "int"),
-    Column("probe", "string"),
-    Column("checker", "string"),
-    Column("sequence", "bigint"),
-    Column("time_ms", "timestamp_ms"),
-    Column("latency_us", "bigint"),
-    Column("error", "string"),
+COLUMNS: Final = columns_of(
+    "cluster string, broker int, zone string, partition int, probe string, checker string, "
+    "sequence bigint, time_ms timestamp_ms, latency_us bigint, error string"
 )
 _SAME_PROBE: Final = ["checker", "cluster", "partition", "probe", "sequence"]
 
@@ -43,16 +35,16 @@ def probes(rows: DataFrame) -> DataFrame:
     return rows.withColumnRenamed("time_ms", "time").drop("schema")
 
 
-def percentile(part: float, of: str) -> Any:
-    return F.expr(f"percentile_disc({part}) WITHIN GROUP (ORDER BY {of})")
+def percentile(fraction: float, column: str) -> Any:
+    return F.expr(f"percentile_disc({fraction}) WITHIN GROUP (ORDER BY {column})")
 
 
-def minutes(rows: DataFrame) -> DataFrame:
-    """(cluster, minute, broker, latency_p99_us, unavailable) for each broker."""
-    once = rows.dropDuplicates(_SAME_PROBE)
+def broker_minutes(rows: DataFrame) -> DataFrame:
+    """(cluster, minute, broker, latency_p99_us, unavailable)."""
+    unique = rows.dropDuplicates(_SAME_PROBE)
     succeeded = F.col("latency_us").isNotNull()
     end_to_end = F.when(F.col("probe") == Probe.CONSUME.value, F.col("latency_us"))
-    marked = once.select(
+    marked = unique.select(
         "cluster",
         F.date_trunc("minute", "time").alias("minute"),
         "broker",
@@ -65,10 +57,10 @@ def minutes(rows: DataFrame) -> DataFrame:
 
 
 def cluster_weeks(rows: DataFrame, since: datetime | None = None) -> DataFrame:
-    """(week, cluster, minutes, latency_p99_us, unavailable_p99, availability) for each cluster."""
+    """(week, cluster, minutes, latency_p99_us, unavailable_p99, availability)."""
     recent = rows if since is None else rows.filter(F.col("time") >= F.lit(since))
     worst = (
-        minutes(recent)
+        broker_minutes(recent)
         .groupBy("cluster", "minute")
         .agg(
             F.max("latency_p99_us").alias("latency_us"),
@@ -86,19 +78,16 @@ def cluster_weeks(rows: DataFrame, since: datetime | None = None) -> DataFrame:
 
 
 def fleet_weeks(rows: DataFrame, since: datetime | None = None) -> DataFrame:
-    """(week, clusters, latency_{median,p90,p99}_us, unavailable_{median,p90,p99}) for the fleet."""
-    parts = {"median": 0.5, "p90": 0.9, "p99": 0.99}
-    figures = [percentile(part, "latency_p99_us").alias(f"latency_{name}_us") for name, part in parts.items()]
-    figures += [
-        percentile(part, "unavailable_p99").alias(f"unavailable_{name}") for name, part in parts.items()
-    ]
-    return cluster_weeks(rows, since).groupBy("week").agg(F.count("*").alias("clusters"), *figures)
+    """(week, clusters, latency_{median,p90,p99}_us, unavailable_{median,p90,p99})."""
+    levels = {"median": 0.5, "p90": 0.9, "p99": 0.99}
+    columns = [percentile(level, "latency_p99_us").alias(f"latency_{n}_us") for n, level in levels.items()]
+    columns += [percentile(level, "unavailable_p99").alias(f"unavailable_{n}") for n, level in levels.items()]
+    return cluster_weeks(rows, since).groupBy("week").agg(F.count("*").alias("clusters"), *columns)
 
 
 def start_of_week(moment: datetime) -> datetime:
     """Monday, midnight, UTC."""
-    day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
-    return day - timedelta(days=day.weekday())
+    return start_of_day(moment) - timedelta(days=moment.weekday())
 
 
 SLO: Final = Job(

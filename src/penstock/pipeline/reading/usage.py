@@ -1,8 +1,8 @@
-"""Usage reports, read and reduced block by block: what leaves a worker is a small part of what came.
+"""Reads usage reports, reduced to the highest value of each counter per hour.
 
-Counters only rise within an incarnation, so all that an hour needs to know of one is its highest
-value in that hour. The maximum does not mind repeats, nor order, nor how records were cut into
-blocks and batches: partial maxima may be appended as they come and reduced again when they are read.
+Counters only rise within an incarnation, so an hour needs only each counter's maximum. A maximum does not
+depend on repeats, order, or how records are split into blocks and batches: partial maxima are appended as
+they come and reduced again when read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.events import UsageReport
-from penstock.pipeline.reading import Rejected, decode_block
-from penstock.pipeline.reading.text import parse_objects
+from penstock.pipeline.reading.blocks import Rejected, decode_block
+from penstock.pipeline.reading.json_values import parse_objects
 
 SERIES: Final = ("cluster", "gateway", "incarnation", "tenant")
 HOUR_MS: Final = 3_600_000
@@ -30,8 +30,8 @@ _EXPLICIT: Final = pa.schema(
 _REQUIRED: Final = (*SERIES, "sequence", "time_ms")
 
 
-class _Reports:
-    """A decoder: the fields of a report, then one column for each counter that the block names."""
+class _ReportDecoder:
+    """Decodes a report's fields, then its counters as one struct column."""
 
     schema = _EXPLICIT
 
@@ -59,7 +59,7 @@ class _Reports:
 
 
 class UsageReader:
-    """(cluster, gateway, incarnation, tenant, dimension, hour) → the highest counter of the block."""
+    """Reads (cluster, gateway, incarnation, tenant, dimension, hour) → highest counter value of the block."""
 
     ddl = ", ".join(
         (*(f"{name} string" for name in SERIES), "dimension string, hour timestamp, counter bigint")
@@ -68,21 +68,21 @@ class UsageReader:
     def read(self, block: pa.RecordBatch) -> tuple[pa.RecordBatch | None, list[Rejected]]:
         values = block.column("value")
         try:
-            parts = [_Reports().decode(values)]
+            pieces = [_ReportDecoder().decode(values)]
             rejected: list[Rejected] = []
         except (pa.ArrowException, ValueError):
-            parts, rejected = _apart(values)
-        reduced = [rows for columns in parts for rows in _reduced(columns)]
-        if not reduced:
+            pieces, rejected = _decode_in_pieces(values)
+        maxima = [rows for columns in pieces for rows in _hourly_maxima(columns)]
+        if not maxima:
             return None, rejected
-        return pa.concat_tables(reduced).combine_chunks().to_batches()[0], rejected
+        return pa.concat_tables(maxima).combine_chunks().to_batches()[0], rejected
 
 
-def _apart(values: pa.Array) -> tuple[list[list[pa.Array]], list[Rejected]]:
-    """Pieces that can be read; their counters may differ in name, so they are not joined."""
+def _decode_in_pieces(values: pa.Array) -> tuple[list[list[pa.Array]], list[Rejected]]:
+    """The decodable pieces, unjoined because their counter names may differ, and the rejected records."""
     pieces: list[list[pa.Array]] = []
 
-    class Collecting(_Reports):
+    class Collecting(_ReportDecoder):
         def decode(self, values: pa.Array) -> list[pa.Array]:
             columns = super().decode(values)
             pieces.append(columns)
@@ -92,27 +92,28 @@ def _apart(values: pa.Array) -> tuple[list[list[pa.Array]], list[Rejected]]:
     return pieces, rejected
 
 
-def _reduced(columns: list[pa.Array]) -> list[pa.Table]:
-    """The block's maxima, one table for each counter."""
+def _hourly_maxima(columns: list[pa.Array]) -> list[pa.Table]:
+    """The maxima of a block, one table per counter."""
     _, *series, _, times, used = columns
     hours = pc.multiply(pc.divide(times, HOUR_MS), HOUR_MS)
     names = [field.name for field in used.type if not pa.types.is_null(field.type)]
     counters = dict(zip((field.name for field in used.type), used.flatten()))
     table = pa.table([*series, hours, *(counters[name] for name in names)], names=[*SERIES, "hour", *names])
-    most = table.group_by([*SERIES, "hour"], use_threads=False).aggregate([(name, "max") for name in names])
-    made = []
+    grouped = table.group_by([*SERIES, "hour"], use_threads=False)
+    highest = grouped.aggregate([(name, "max") for name in names])
+    tables = []
     for name in names:
-        column = most.column(f"{name}_max")
-        kept = most.filter(pc.is_valid(column)) if column.null_count else most
-        made.append(
+        column = highest.column(f"{name}_max")
+        rows = highest.filter(pc.is_valid(column)) if column.null_count else highest
+        tables.append(
             pa.table(
                 [
-                    *(kept.column(each) for each in SERIES),
-                    pa.array([name] * kept.num_rows, pa.string()),
-                    kept.column("hour").cast(pa.timestamp("ms", "UTC")),
-                    kept.column(f"{name}_max"),
+                    *(rows.column(each) for each in SERIES),
+                    pa.array([name] * rows.num_rows, pa.string()),
+                    rows.column("hour").cast(pa.timestamp("ms", "UTC")),
+                    rows.column(f"{name}_max"),
                 ],
                 names=[*SERIES, "dimension", "hour", "counter"],
             )
         )
-    return made
+    return tables

@@ -1,9 +1,8 @@
-"""A consumer group, one second a step: members, assignment, work, commits, rebalances.
+"""A simulated consumer group in steps of one second: members, assignment, work, commits, rebalances.
 
-Members own contiguous ranges of partitions, as evenly as can be. A member shares its capacity
-fairly among its partitions and gives what one leaves over to the others. A change of members
-stops everybody for the rebalance; positions are committed on an interval, so committed lag is a
-saw-tooth above the true one, as in life.
+Members own contiguous ranges of partitions, as evenly as possible. A member divides its capacity
+fairly among its partitions and passes on what one does not need. A change of members stops the whole
+group for the rebalance. Commits come at an interval, so committed lag is a saw-tooth above true lag.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.scale.values import GroupState, Log, Progress, Sample, offsets
+from penstock.scale.decision.values import GroupState, Log, Progress, Sample, offsets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +26,7 @@ TOPIC: Final = "orders"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds that things take."""
+    """Durations in seconds."""
 
     pod_start: int = 30
     rebalance: int = 6
@@ -44,10 +43,10 @@ class ConsumerGroup:
         self.position = np.zeros(self.partitions)
         self.committed = np.zeros(self.partitions)
         self.members = trace.replicas
-        self.replicas = trace.replicas  # pods wanted by the Deployment
+        self.replicas = trace.replicas  # desired by the Deployment
         self.generation = 0
-        self.age = 0.0  # seconds the oldest record waits, partitions that can be consumed
-        self._starting: list[int] = []  # seconds at which pods become ready
+        self.age = 0.0  # of the oldest waiting record, in partitions that can be consumed
+        self._starting: list[int] = []  # when each starting pod becomes ready
         self._stalled_until = 0
         self._rolling: list[int] = []  # +1 / -1 of members, one every half roll step
         self._owners = self._assigned()
@@ -55,7 +54,7 @@ class ConsumerGroup:
         self._arrived = np.cumsum(trace.arrivals, axis=0)
 
     def scale(self, replicas: int, second: int) -> None:
-        """The Deployment now wants so many pods. Fewer leave at once; more start up first."""
+        """Sets the desired replicas. Surplus pods leave at once; new ones start up first."""
         change = replicas - self.replicas
         self.replicas = replicas
         if change > 0:
@@ -69,19 +68,19 @@ class ConsumerGroup:
                 self._rebalance(second)
 
     def step(self, second: int) -> None:
-        """One second of life."""
+        """Simulates one second."""
         self.end += self.trace.arrivals[second]
         self._join(second)
         self._roll(second)
-        unseen = any(begin <= second < until for begin, until in self.trace.unseen)
-        if second >= self._stalled_until and self.members and not unseen:
+        unreachable = any(begin <= second < until for begin, until in self.trace.unreachable)
+        if second >= self._stalled_until and self.members and not unreachable:
             self._consume(second)
             due = (second + self._phase) % self.timing.commit_interval == 0
             self.committed[due] = self.position[due]
         self.age = self._oldest(second)
 
     def sample(self, at: float, second: int) -> Sample:
-        """What a sampler sees; it must not be called while the brokers are unseen."""
+        """What a sampler reads; not to be called while the brokers are unreachable."""
         state = GroupState.STABLE if self.members else GroupState.EMPTY
         if second < self._stalled_until:
             state = GroupState.REBALANCING
@@ -93,11 +92,11 @@ class ConsumerGroup:
         return Sample(at, state, self.members, {TOPIC: log}, {TOPIC: progress}, self.generation)
 
     def lag(self) -> Floats:
-        """Committed lag of each partition: what KEDA's scaler reads."""
+        """Committed lag of each partition, which KEDA's scaler reads."""
         return np.floor(self.end) - np.floor(self.committed)
 
     def consumable(self, second: int) -> NDArray[np.bool_]:
-        """Partitions never poisoned so far. No replica count helps the others: no arm is judged by them."""
+        """Partitions never poisoned so far. No replica count helps the others, so they do not count."""
         able = np.ones(self.partitions, dtype=np.bool_)
         for partition, begin, _ in self.trace.poisoned:
             able[partition] = second < begin
@@ -109,7 +108,7 @@ class ConsumerGroup:
     def _rebalance(self, second: int) -> None:
         self.generation += 1
         self._stalled_until = second + self.timing.rebalance
-        self.committed = self.position.copy()  # members commit before they give partitions back
+        self.committed = self.position.copy()  # members commit before partitions are revoked
         self._owners = self._assigned()
 
     def _join(self, second: int) -> None:
@@ -120,7 +119,7 @@ class ConsumerGroup:
             self._rebalance(second)
 
     def _roll(self, second: int) -> None:
-        """A rolling restart: a new pod joins, then an old one leaves, one pair after the other."""
+        """A rolling restart: a new pod joins, then an old one leaves, one pair at a time."""
         if second in self.trace.redeploys:
             self._rolling = [1, -1] * self.replicas
         if self._rolling and second % (self.timing.roll_step // 2) == 0:
@@ -135,7 +134,7 @@ class ConsumerGroup:
         capacity = float(self.trace.capacity[second])
         owners, count = self._owners, self.members
         free = np.full(count, capacity)
-        for _ in range(3):  # what one partition leaves over goes to the others; three rounds are plenty
+        for _ in range(3):  # unused capacity goes to other partitions; three rounds suffice
             busy = np.bincount(owners, weights=waiting > 0, minlength=count)
             share = free / np.maximum(busy, 1)
             taken = np.minimum(waiting, share[owners])

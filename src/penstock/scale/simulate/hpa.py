@@ -1,9 +1,9 @@
-"""The horizontal pod autoscaler, from the rules Kubernetes documents.
+"""The horizontal pod autoscaler, following the rules Kubernetes documents.
 
-For an external metric with an average target: nothing within the tolerance, else
-ceil(value / target). Then the stabilisation windows (upwards the lowest recommendation of the
-window counts, downwards the highest), then the policies (most pods that may be added or taken in
-a period, of several the one that changes most), then the limits. Once every sync.
+For an external metric with an average target it changes nothing within the tolerance, and else
+recommends ceil(value / target). Then the stabilization windows apply: upwards the lowest
+recommendation of the window counts, downwards the highest. Then come the scaling policies and the
+replica limits. This happens once every sync.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TOLERANCE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One policy: at most so many pods, or per cent of them, in a period."""
+class ScalingPolicy:
+    """At most `value` pods, or percent of the pods, in a period."""
 
     value: int
     period: int  # seconds
@@ -26,13 +26,15 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
-    window: int  # seconds of stabilisation
-    steps: tuple[Step, ...]
-    most: bool = True  # of several policies, the one that changes most
+class ScalingRules:
+    """Stabilization window and policies for one direction."""
+
+    window: int  # of stabilization, seconds
+    steps: tuple[ScalingPolicy, ...]
+    select_max: bool = True  # of several policies, the one that changes most (selectPolicy: Max)
 
     def limit(self, start_of: dict[int, int], sign: int) -> int:
-        """How far one may go now, given the replica count at the start of each policy's period."""
+        """The replica limit now, given the replica count at the start of each policy's period."""
         proposals = []
         for step in self.steps:
             start = start_of[step.period]
@@ -42,56 +44,56 @@ class Direction:
                 proposals.append(math.ceil(start * (1 + step.value / 100) - 1e-9))
             else:
                 proposals.append(math.floor(start * (1 - step.value / 100) + 1e-9))
-        far = max if (sign > 0) == self.most else min
+        far = max if (sign > 0) == self.select_max else min
         return far(proposals)
 
 
-DEFAULT_UP: Final = Direction(0, (Step(4, 15), Step(100, 15, percent=True)))
-DEFAULT_DOWN: Final = Direction(300, (Step(100, 15, percent=True),))
+DEFAULT_UP: Final = ScalingRules(0, (ScalingPolicy(4, 15), ScalingPolicy(100, 15, percent=True)))
+DEFAULT_DOWN: Final = ScalingRules(300, (ScalingPolicy(100, 15, percent=True),))
 
 
 @dataclass
 class Autoscaler:
-    """One HPA. `sync` is to be called every `SYNC_SECONDS`; it returns the replica count to set."""
+    """One HPA. Call `sync` every `SYNC_SECONDS`; it returns the replica count to set."""
 
     minimum: int
     maximum: int
-    up: Direction = DEFAULT_UP
-    down: Direction = DEFAULT_DOWN
+    up: ScalingRules = DEFAULT_UP
+    down: ScalingRules = DEFAULT_DOWN
     tolerance: float = TOLERANCE
     _recommended: list[tuple[float, int]] = field(default_factory=list)
     _changes: list[tuple[float, int]] = field(default_factory=list)
 
     def sync(self, now: float, current: int, value: float | None, target: float) -> int:
-        """`value` None: the metric could not be had, and everything stays."""
+        """The replicas to set; unchanged if `value` is None because the metric is unavailable."""
         if value is None or current == 0:
             return current
-        wanted = recommended(current, value, target, self.tolerance)
-        wanted = self._stabilised(now, current, wanted)
-        wanted = self._paced(now, current, wanted)
-        wanted = max(self.minimum, min(self.maximum, wanted))
-        if wanted != current:
-            self._changes.append((now, wanted - current))
-        return wanted
+        desired = recommended(current, value, target, self.tolerance)
+        desired = self._stabilised(now, current, desired)
+        desired = self._paced(now, current, desired)
+        desired = max(self.minimum, min(self.maximum, desired))
+        if desired != current:
+            self._changes.append((now, desired - current))
+        return desired
 
-    def _stabilised(self, now: float, current: int, wanted: int) -> int:
+    def _stabilised(self, now: float, current: int, desired: int) -> int:
         longest = max(self.up.window, self.down.window)
         self._recommended = [(at, count) for at, count in self._recommended if at > now - longest]
-        lowest = min([wanted, *(count for at, count in self._recommended if at > now - self.up.window)])
-        highest = max([wanted, *(count for at, count in self._recommended if at > now - self.down.window)])
-        self._recommended.append((now, wanted))
+        lowest = min([desired, *(count for at, count in self._recommended if at > now - self.up.window)])
+        highest = max([desired, *(count for at, count in self._recommended if at > now - self.down.window)])
+        self._recommended.append((now, desired))
         return min(max(current, lowest), highest)
 
-    def _paced(self, now: float, current: int, wanted: int) -> int:
-        if wanted > current:
+    def _paced(self, now: float, current: int, desired: int) -> int:
+        if desired > current:
             limit = self.up.limit(self._starts(now, current, self.up), 1)
-            return min(wanted, max(limit, current))
-        if wanted < current:
+            return min(desired, max(limit, current))
+        if desired < current:
             limit = self.down.limit(self._starts(now, current, self.down), -1)
-            return max(wanted, min(limit, current))
+            return max(desired, min(limit, current))
         return current
 
-    def _starts(self, now: float, current: int, direction: Direction) -> dict[int, int]:
+    def _starts(self, now: float, current: int, direction: ScalingRules) -> dict[int, int]:
         periods = {step.period for step in direction.steps}
         self._changes = [(at, change) for at, change in self._changes if at > now - 3600]
         return {

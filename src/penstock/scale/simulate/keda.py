@@ -1,8 +1,8 @@
-"""KEDA's kafka scaler as it is, for a baseline: its rules, and its cap that lets one too many through.
+"""KEDA's kafka scaler, the baseline, including its cap that lets one replica too many through.
 
-Per call, without memory: lag = end - committed, summed over partitions; unless idle consumers are
-allowed, the sum is held to partitions x threshold, but only when the *integer* quotient
-passes the partition count, so a sum just above the cap slips by (KEDA issue 4483).
+It is stateless: lag = end - committed, summed over partitions. Unless idle consumers are allowed, the
+sum is limited to partitions x threshold. But it compares the *integer* quotient with the partition
+count, so a sum just above the cap passes (KEDA issue 4483).
 """
 
 from __future__ import annotations

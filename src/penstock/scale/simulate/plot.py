@@ -1,4 +1,4 @@
-"""One picture of one trace: what arrived, how many replicas each arm had, how long records waited."""
+"""Plot one trace: the load, the replicas of each scaler, and how long records waited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw(outcomes: Sequence[Outcome], objective: float, path: Path) -> None:
-    """Saves the picture; the file's ending says its form."""
+    """Saves the plot; the file's suffix determines its format."""
     try:
         import matplotlib as mpl
 
@@ -24,7 +24,7 @@ def draw(outcomes: Sequence[Outcome], objective: float, path: Path) -> None:
         raise ExtraMissing(what="drawing", module="matplotlib", extra="plot") from missing
     trace = outcomes[0].trace
     minutes = [second / 60 for second in range(trace.seconds)]
-    figure, (load, replicas, waits) = pyplot.subplots(3, sharex=True, figsize=(10, 8), layout="constrained")
+    drawing, (load, replicas, waits) = pyplot.subplots(3, sharex=True, figsize=(10, 8), layout="constrained")
     try:
         load.plot(minutes, trace.arrivals.sum(axis=1), linewidth=0.5, color="grey")
         load.set(title=f"{trace.name}: {trace.about}", ylabel="records a second")
@@ -36,6 +36,6 @@ def draw(outcomes: Sequence[Outcome], objective: float, path: Path) -> None:
         waits.set(ylabel="oldest record, s", xlabel="minutes")
         replicas.legend(loc="upper right", fontsize="small")
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
+        drawing.savefig(path, dpi=120)
     finally:
-        pyplot.close(figure)
+        pyplot.close(drawing)

@@ -1,8 +1,9 @@
-"""What an outcome is worth: scale events, flaps, replica-minutes, minutes above the objective."""
+"""Score a result: scale events, flaps, replica-minutes, minutes above the objective."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,19 +21,13 @@ Episode = tuple[int, int]  # (from, until), seconds of the trace
 @dataclass(frozen=True, slots=True)
 class Score:
     events: int  # changes of the replica count
-    flaps: int  # changes that take back the one before within FLAP_SECONDS
+    flaps: int  # changes that revert the previous one within FLAP_SECONDS
     replica_minutes: float
-    late_minutes: float  # the oldest record waited longer than the objective
-    reactions: tuple[float, ...]  # seconds from each pressure episode's begin to the first scale-up
+    late_minutes: float  # in which the oldest record waited longer than the objective
+    reactions: tuple[float, ...]  # seconds from the start of each episode to its first scale-up
 
     def __add__(self, other: Score) -> Score:
-        return Score(
-            self.events + other.events,
-            self.flaps + other.flaps,
-            self.replica_minutes + other.replica_minutes,
-            self.late_minutes + other.late_minutes,
-            self.reactions + other.reactions,
-        )
+        return Score(*map(add, astuple(self), astuple(other)))
 
 
 NOTHING: Final = Score(0, 0, 0.0, 0.0, ())
@@ -55,10 +50,10 @@ def score(outcome: Outcome, objective: float, episodes: Sequence[Episode] = ()) 
 
 
 def pressure_episodes(untouched: Outcome, threshold: float, objective: float) -> list[Episode]:
-    """Stretches in which scaling up is right, told from a run in which nobody scaled.
+    """Episodes in which scaling up is right, from a run without scaling.
 
-    From the moment that some partition's lag passes the threshold, if it then does not come back
-    below before the objective is missed. A burst that drains by itself is none.
+    An episode starts when some partition's lag passes the threshold, if it then misses the objective
+    before it falls back. A burst that drains by itself is none.
     """
     high = untouched.worst > threshold
     edges = np.flatnonzero(np.diff(np.concatenate([[False], high, [False]]).astype(np.int8))).tolist()
@@ -67,7 +62,7 @@ def pressure_episodes(untouched: Outcome, threshold: float, objective: float) ->
 
 
 def _reaction(outcome: Outcome, begin: int, until: int) -> float:
-    """Seconds until the first scale-up; 0 where there are more than at first already."""
+    """Seconds until the first scale-up; 0 if already scaled above the initial count."""
     if outcome.replicas[begin] > outcome.trace.replicas:
         return 0.0
     raised = np.flatnonzero(np.diff(outcome.replicas[begin:until]) > 0)

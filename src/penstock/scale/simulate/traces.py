@@ -1,6 +1,6 @@
-"""Load traces: what arrives where, each second, and what goes wrong when.
+"""Load traces: records that arrive in each partition each second, and faults.
 
-Each generator is one story the scaler must get right. In some the right answer is to do nothing.
+Each generator is one scenario that the scaler must handle. In some the right decision is no change.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ HOUR: Final = 3600
 PARTITIONS: Final = 24
 CAPACITY: Final = 100.0  # records a second one replica handles
 NOISE: Final = 0.10  # standard deviation of the load's slow noise
-NOISE_SECONDS: Final = 20.0  # how long it remembers
+NOISE_SECONDS: Final = 20.0  # its correlation time
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One story. Arrays have a row a second."""
+    """One scenario. Arrays have a row for each second."""
 
     name: str
     about: str
     arrivals: Floats  # records, [second, partition]
-    replicas: int  # at the beginning
+    replicas: int  # initially
     capacity: Floats  # records a second one replica handles, [second]
     poisoned: tuple[tuple[int, int, int], ...] = ()  # (partition, from, until): not consumed
-    unseen: tuple[tuple[int, int], ...] = ()  # (from, until): brokers answer nobody
-    redeploys: tuple[int, ...] = ()  # seconds at which a rolling restart begins
+    unreachable: tuple[tuple[int, int], ...] = ()  # (from, until): the brokers are unreachable
+    redeploys: tuple[int, ...] = ()  # when a rolling restart starts
 
     @property
     def seconds(self) -> int:
@@ -58,7 +58,7 @@ def daily_cycle(seed: int, hours: float = 12) -> Trace:
 
 
 def bursts(seed: int, hours: float = 4) -> Trace:
-    """Every burst drains by itself within minutes: the right answer is to do nothing."""
+    """Every burst drains by itself within minutes: the right decision is no change."""
     chance = np.random.default_rng(seed)
     rate = np.full(int(hours * HOUR), 450.0)
     at = 600
@@ -78,7 +78,7 @@ def step(seed: int, hours: float = 3) -> Trace:
 
 
 def slow_leak(seed: int, hours: float = 4) -> Trace:
-    """The load does not change; each replica gets slower, until a new version is rolled out."""
+    """The load is constant; replicas get slower until a new version is rolled out."""
     seconds = int(hours * HOUR)
     capacity = np.full(seconds, CAPACITY)
     begin, end = seconds // 8, seconds * 3 // 4
@@ -88,7 +88,7 @@ def slow_leak(seed: int, hours: float = 4) -> Trace:
 
 
 def hot_partition(seed: int, hours: float = 3) -> Trace:
-    """One key takes most of one member. It can be helped by having that member own less else."""
+    """One key takes most of one member's capacity. It helps if that member owns fewer other partitions."""
     rate = np.full(int(hours * HOUR), 360.0)
     third = len(rate) // 3
     extra = np.zeros((len(rate), PARTITIONS))
@@ -106,9 +106,9 @@ def poison_partition(seed: int, hours: float = 3) -> Trace:
 
 def broker_blip(seed: int, hours: float = 3) -> Trace:
     seconds = int(hours * HOUR)
-    unseen = tuple((at, at + 60) for at in (seconds // 4, seconds // 2, seconds * 3 // 4))
+    unreachable = tuple((at, at + 60) for at in (seconds // 4, seconds // 2, seconds * 3 // 4))
     return _trace("broker blip", "brokers unreachable for a minute, three times",
-                  np.full(seconds, 500.0), seed, replicas=6, unseen=unseen)  # fmt: skip
+                  np.full(seconds, 500.0), seed, replicas=6, unreachable=unreachable)  # fmt: skip
 
 
 def redeploy(seed: int, hours: float = 3) -> Trace:
@@ -123,7 +123,7 @@ GENERATORS: Final[tuple[Callable[..., Trace], ...]] = (
 
 
 def trace_set(seed: int, scale: float = 1.0) -> list[Trace]:
-    """All stories, each from its own seed; `scale` shortens them for a quick look."""
+    """All traces, each with its own seed; `scale` shortens them for a quick run."""
     traces = []
     for index, generate in enumerate(GENERATORS):
         hours = generate.__defaults__[0] if generate.__defaults__ else 3
@@ -145,12 +145,14 @@ def recorded(path: Path, *, replicas: int, capacity: float) -> Trace:
                 second, partition = int(line["second"]), int(line["partition"]) if split else 0
                 arrived = float(line["arrived"])
             except (TypeError, ValueError):
-                raise TraceInvalid(path=path, line=number, reason="a value is missing or no number") from None
+                raise TraceInvalid(
+                    path=path, line=number, reason="a value is missing or not a number"
+                ) from None
             if second < 0 or partition < 0 or not 0 <= arrived < float("inf"):
                 raise TraceInvalid(path=path, line=number, reason="a value is negative or not finite")
             cells[second, partition] = cells.get((second, partition), 0.0) + arrived
     if not cells:
-        raise TraceInvalid(path=path, line=2, reason="no line of data")
+        raise TraceInvalid(path=path, line=2, reason="the file has no data")
     seconds = 1 + max(second for second, _ in cells)
     partitions = 1 + max(partition for _, partition in cells) if split else PARTITIONS
     arrivals = np.zeros((seconds, partitions))
@@ -173,7 +175,7 @@ def _trace(
     capacity: Floats | None = None,
     extra: Floats | None = None,
     poisoned: tuple[tuple[int, int, int], ...] = (),
-    unseen: tuple[tuple[int, int], ...] = (),
+    unreachable: tuple[tuple[int, int], ...] = (),
     redeploys: tuple[int, ...] = (),
 ) -> Trace:
     chance = np.random.default_rng(seed)
@@ -182,16 +184,16 @@ def _trace(
     if extra is not None:
         spread = spread + extra
     arrivals = chance.poisson(spread).astype(np.float64)
-    for begin, end in unseen:  # producers hold back and send within ten seconds of the return
+    for begin, end in unreachable:  # producers buffer and send within ten seconds of the recovery
         held = arrivals[begin:end].sum(axis=0)
         arrivals[begin:end] = 0.0
         arrivals[end : end + 10] += np.floor(held / 10)
     speed = np.full(len(rate), CAPACITY) if capacity is None else capacity
-    return Trace(name, about, arrivals, replicas, speed, poisoned, unseen, redeploys)
+    return Trace(name, about, arrivals, replicas, speed, poisoned, unreachable, redeploys)
 
 
 def _slow_noise(chance: np.random.Generator, seconds: int) -> Floats:
-    """Noise around one that wanders (Ornstein and Uhlenbeck), as real load does."""
+    """Ornstein-Uhlenbeck noise around one, like that of real load."""
     keep = float(np.exp(-1 / NOISE_SECONDS))
     pushes = chance.normal(0.0, NOISE * np.sqrt(1 - keep * keep), seconds)
     values = np.empty(seconds)

@@ -1,0 +1,369 @@
+"""The HTTP API: the app, errors as problem details, and what every route shares.
+
+    /v1/clusters, /v1/accounts, /v1/keys, /v1/operations, /v1/cells, /v1/physical-clusters, /v1/tokens
+
+Changes respond with 202 and an operation, whose resource shows the progress. `Idempotency-Key` makes a
+change safe to send again; `If-Match` carries the version that the change is based on.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar
+
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+
+from penstock import __version__
+from penstock.control.api.auth import require, token_of
+from penstock.control.api.schemas import OperationView, Page, Problem
+from penstock.control.decisions import NAME_RULE, Decision, DecisionContext
+from penstock.control.metrics import metrics_text
+from penstock.control.registry import Registry
+from penstock.model.entities import Entity, OperatorRole, OperatorToken
+from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors.control import (
+    ControlError,
+    NotActive,
+    NotCaughtUp,
+    RequestInvalid,
+    RouteMissing,
+    VersionNeeded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.control.acls import AccountAcl
+    from penstock.control.checker import Difference
+    from penstock.model.entities import ServiceAccount
+    from penstock.model.events import QuotaShares
+    from penstock.model.ids import LogicalClusterId
+
+PAGE_MAX: Final = 500
+PAGE_DEFAULT: Final = 100
+IDEMPOTENCY_KEY_MAX: Final = 200  # characters
+PROBLEM_TYPE: Final = "application/problem+json"
+# Error statuses that any route may respond with.
+PROBLEMS: Final = (400, 401, 403, 404, 405, 409, 412, 422, 428, 500, 503)
+
+E = TypeVar("E", bound=Entity)
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Plane(Protocol):
+    """What the API needs from a control plane."""
+
+    role: Any
+    loads: dict[str, float]
+    shares: dict[LogicalClusterId, QuotaShares]  # latest of each tenant
+
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def active_url(self) -> str: ...
+    @property
+    def position(self) -> tuple[int, int]: ...
+    async def decide(
+        self,
+        decision: Callable[[Registry, DecisionContext], Decision],
+        kind: type[Entity],
+        *,
+        actor: str,
+        request: str = "",
+        fingerprint: str = "",
+    ) -> Decision: ...
+    async def admit(self, adopted: str) -> None: ...
+    async def acls(self, account: ServiceAccount) -> tuple[AccountAcl, ...]: ...
+    async def check(self) -> tuple[Difference, ...]: ...
+    async def repair(self) -> tuple[Difference, ...]: ...
+
+
+bearer = HTTPBearer(auto_error=False, description="An operator token.")
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+
+
+def plane_of(request: Request) -> Plane:
+    plane: Plane = request.app.state.plane
+    return plane
+
+
+def caller(request: Request, bearer: Bearer) -> OperatorToken:
+    plane = plane_of(request)
+    if not plane.registry.count(OperatorToken):
+        # The first leadership term creates the first token.
+        position, end = plane.position
+        raise NotCaughtUp(position=position, end=end)
+    authorization = None if bearer is None else f"{bearer.scheme} {bearer.credentials}"
+    return token_of(plane.registry, authorization)
+
+
+Caller = Annotated[OperatorToken, Depends(caller)]
+CurrentPlane = Annotated[Plane, Depends(plane_of)]
+IfMatch = Annotated[
+    str | None,
+    Header(max_length=50, description='The version that the change is based on: `"3"`, or `*` for any.'),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A change request, with its caller and idempotency key."""
+
+    plane: Plane
+    token: OperatorToken
+    request: str
+    fingerprint: str
+
+    @property
+    def registry(self) -> Registry:
+        return self.plane.registry
+
+    def may(self, cluster: str | None, needed: OperatorRole = OperatorRole.CLUSTER_ADMIN) -> None:
+        require(self.token, needed, cluster)
+
+    async def decide(
+        self, decision: Callable[[Registry, DecisionContext], Decision], kind: type[Entity]
+    ) -> Decision:
+        return await self.plane.decide(
+            decision,
+            kind,
+            actor=f"operator/{self.token.id}",
+            request=self.request,
+            fingerprint=self.fingerprint,
+        )
+
+
+async def change(
+    request: Request,
+    plane: CurrentPlane,
+    token: Caller,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=IDEMPOTENCY_KEY_MAX,
+            description="A change sent again with the same key is made once.",
+        ),
+    ] = None,
+) -> Call:
+    body = await request.body()
+    fingerprint = f"{request.method} {request.url.path}\0".encode() + body
+    key = ""
+    if idempotency_key is not None:
+        key = hashlib.sha256(f"{token.id}\0{idempotency_key}".encode()).hexdigest()
+    return Call(plane, token, key, hashlib.sha256(fingerprint).hexdigest())
+
+
+Change = Annotated[Call, Depends(change)]
+
+
+def expected_version(if_match: str | None) -> int | None:
+    """The version in `If-Match`; None for `*`. The header is required."""
+    if if_match is None:
+        raise VersionNeeded
+    text = if_match.strip().removeprefix("W/").strip('"')
+    if text == "*":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise RequestInvalid(where="If-Match", reason=f"{if_match!r} is not an ETag of this API")
+    return int(text)
+
+
+def set_etag(response: Response, entity: Entity | None) -> None:
+    if entity is not None:
+        response.headers["ETag"] = f'"{entity.version}"'
+
+
+def operation_view(decided: Decision, response: Response) -> OperationView:
+    """The operation of an accepted change; the headers name it, and its subject's version."""
+    response.headers["Location"] = f"/v1/operations/{decided.operation.id}"
+    set_etag(response, decided.subject)
+    return OperationView.of(decided.operation)
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Which page of a list is requested. Every list uses it."""
+
+    limit: int
+    after: str  # the page starts after this id, which need not exist any more
+
+    def page(
+        self, rows: Callable[[str], Iterable[T]], show: Callable[[T], S], identity: Callable[[T], str]
+    ) -> Response:
+        """`rows` returns the rows after an id, in order of ids."""
+        items: list[S] = []
+        last = self.after
+        for row in rows(self.after):
+            if len(items) == self.limit:
+                return _written(Page(items=items, cursor=_cursor(last)))
+            items.append(show(row))
+            last = identity(row)
+        return _written(Page(items=items, cursor=None))
+
+    def entities(
+        self,
+        registry: Registry,
+        kind: type[E],
+        show: Callable[[E], S],
+        matches: Callable[[E], bool] | None = None,
+    ) -> Response:
+        def rows(after: str) -> Iterable[E]:
+            return (one for one in registry.after(kind, after) if matches is None or matches(one))
+
+        return self.page(rows, show, lambda entity: entity.id)
+
+    def among(self, entities: Iterable[E], show: Callable[[E], S]) -> Response:
+        """A page of entities given in order of ids."""
+        return self.page(lambda after: (e for e in entities if e.id > after), show, lambda entity: entity.id)
+
+
+def _written(page: Page[S]) -> Response:
+    # Serialized here: FastAPI's response validation would double the time of a long list.
+    return Response(page.model_dump_json(), media_type="application/json")
+
+
+def paging(
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT,
+    cursor: Annotated[str, Query(max_length=200, description="The cursor of the previous page.")] = "",
+) -> Paging:
+    return Paging(limit, _cursor_id(cursor))
+
+
+Pages = Annotated[Paging, Depends(paging)]
+
+
+def _cursor(entity_id: str) -> str:
+    return base64.urlsafe_b64encode(entity_id.encode()).decode().rstrip("=")
+
+
+def _cursor_id(cursor: str) -> str:
+    if not cursor:
+        return ""
+    try:
+        return base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except (binascii.Error, ValueError, UnicodeDecodeError):
+        raise RequestInvalid(where="cursor", reason="it does not come from a page") from None
+
+
+# Errors
+
+
+def problem(error: PenstockError) -> JSONResponse:
+    status = _status(error)
+    body = Problem(
+        type=f"urn:penstock:{error.code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=error.message,
+        code=error.code,
+        hint=error.advice,
+        fault=error.fault,
+        retriable=error.retriable,
+        active=str(error.facts.get("url", "")) if isinstance(error, NotActive) else None,
+    )
+    headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body.model_dump(), status_code=status, media_type=PROBLEM_TYPE, headers=headers)
+
+
+def _status(error: PenstockError) -> int:
+    if isinstance(error, ControlError):
+        return error.status
+    if error.fault is Fault.CALLER:
+        return HTTPStatus.UNPROCESSABLE_ENTITY
+    return HTTPStatus.SERVICE_UNAVAILABLE if error.retriable else HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+async def _penstock_error(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, PenstockError)
+    return problem(error)
+
+
+async def _validation_error(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+    reason = first["msg"]
+    if first["type"] == "string_pattern_mismatch":  # only names have a pattern
+        reason = f"{first['input']!r} is not a valid name: {NAME_RULE}"
+    return problem(RequestInvalid(where=where, reason=reason))
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    response = problem(RouteMissing(method=request.method, path=request.url.path, reason=error.detail))
+    response.status_code = error.status_code
+    for name, value in (error.headers or {}).items():
+        response.headers[name] = value
+    return response
+
+
+def make_api(plane: Plane | None = None) -> FastAPI:
+    """The app; without a plane it can only describe itself."""
+    from penstock.control.api import quota_routes
+    from penstock.control.api.routes import router
+
+    app = FastAPI(
+        title="Penstock control plane",
+        version=__version__,
+        description="Logical clusters, service accounts, API keys and the operations on them.",
+        openapi_url="/v1/openapi.json",
+        docs_url="/v1/docs",
+        redoc_url=None,
+    )
+    app.state.plane = plane
+    app.include_router(router, responses=_documented())
+    app.include_router(quota_routes.router, responses=_documented())
+    app.add_api_route("/metrics", _metrics, include_in_schema=False)
+    app.add_api_route("/healthz", _healthy, include_in_schema=False)
+    app.add_exception_handler(PenstockError, _penstock_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign] # FastAPI's own way to replace it
+    return app
+
+
+async def _metrics(plane: CurrentPlane) -> Response:
+    return Response(metrics_text(plane), media_type="text/plain; version=0.0.4")
+
+
+async def _healthy(plane: CurrentPlane) -> dict[str, str]:
+    """Reads the registry; a control plane that is not caught up responds with 503."""
+    plane.registry.count(OperatorToken)
+    return {"role": str(plane.role), "active": plane.active_url}
+
+
+def _documented() -> dict[int | str, dict[str, Any]]:
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {PROBLEM_TYPE: {"schema": schema}}}
+        for status in PROBLEMS
+    }
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        schema["info"]["version"] = "1"  # of the API, not of the release
+        schemas = schema["components"]["schemas"]
+        schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,318 @@
+"""The effects of operation steps outside the registry. Each is idempotent, also across control planes.
+
+A step returns the registry changes of its outcome, which are committed together with its progress, or
+`Pending` if it must be tried again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.balance.cells import Broker, Cell, CellId, plan_cells
+from penstock.balance.move_execution import move_tenant
+from penstock.balance.move_plan import Target
+from penstock.control.acls import revoked_acls
+from penstock.control.cluster_placement import brokers_of
+from penstock.control.desired_state import account_access, quota_for, tenant_access
+from penstock.control.kafka_access import AccessWriter
+from penstock.control.operations import Step, next_step
+from penstock.control.registry import Change, Put, Registry
+from penstock.kafka.admin import groups, topics
+from penstock.kafka.admin.groups import GroupType
+from penstock.kafka.routing import group_coordinator
+from penstock.model.entities import (
+    ApiKey,
+    CellMembers,
+    ClusterState,
+    LogicalCluster,
+    Operation,
+    PhysicalCluster,
+    ServiceAccount,
+    Tenancy,
+)
+from penstock.model.errors import PenstockError
+from penstock.model.errors.control import ProvisionerMissing
+from penstock.model.ids import BrokerId, ServiceAccountId, Zone, kafka_user, tenant_prefix
+from penstock.wire.error_codes import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping, Sequence
+    from typing import Any
+
+    from penstock.balance.move_plan import Progress
+    from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
+    from penstock.control.state_publisher import StatePublisher
+    from penstock.kafka.client import Client
+
+    ReportProgress = Callable[[str], Awaitable[None]]
+
+Outcome = Callable[[Registry, int], tuple[Change, ...]]
+TOPICS_BATCH: Final = 50
+GROUP_RETRY_SECONDS: Final = 0.2
+PUBLISHER_RETRY_SECONDS: Final = 1.0
+PROGRESS_SECONDS: Final = 1.0  # between two progress reports of a move
+_MISSING: Final = frozenset((Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, Code.GROUP_ID_NOT_FOUND))
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Not done yet: try again after so many seconds."""
+
+    seconds: float
+    detail: str
+
+
+def no_changes(registry: Registry, now_ms: int) -> tuple[Change, ...]:
+    del registry, now_ms
+    return ()
+
+
+class Effects:
+    """Performs steps on the known clusters."""
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        publishers: Mapping[str, StatePublisher],
+        registry: Callable[[], Registry],
+        provisioner: Provisioner | None,
+        prepare: Callable[[ProvidedCluster], Awaitable[None]],
+    ) -> None:
+        self._clusters = clusters
+        self._publishers = publishers
+        self._registry = registry
+        self._provisioner = provisioner
+        self._prepare = prepare
+        self._access_writers: dict[str, AccessWriter] = {}
+        self.released: set[str] = set()  # physical clusters being shut down, or already gone
+        self._moves: dict[str, asyncio.Lock] = {}
+
+    async def perform(self, operation: Operation, report: ReportProgress) -> Outcome | Pending:
+        step = next_step(operation)
+        match step:
+            case Step.BROKERS:
+                return await self._brokers(operation)
+            case Step.ACCESS:
+                return await self._access(operation)
+            case Step.STATE:
+                return await self._state(operation)
+            case Step.GRACE:
+                return self._grace(operation)
+            case Step.GROUPS:
+                return await self._groups(operation)
+            case Step.TOPICS:
+                await self._topics(operation, report)
+            case Step.RELEASE:
+                await self._release(operation)
+            case Step.COPY:
+                await self._copy(operation, report)
+            case _:
+                raise AssertionError(step)
+        return no_changes
+
+    def access_writer(self, cluster: str) -> AccessWriter:
+        if cluster not in self._access_writers:
+            client = self._clusters.client(cluster)
+            provided = self._clusters.get(cluster)
+            self._access_writers[cluster] = AccessWriter(
+                client, provided.key, sets_client_quotas=provided.sets_client_quotas
+            )
+        return self._access_writers[cluster]
+
+    def _cluster(self, operation: Operation) -> LogicalCluster:
+        assert operation.tenant is not None
+        return self._registry().need(LogicalCluster, operation.tenant)
+
+    async def _brokers(self, operation: Operation) -> Outcome:
+        cluster = self._cluster(operation)
+        if cluster.tenancy is not Tenancy.DEDICATED:
+            return no_changes
+        if self._provisioner is None:
+            raise ProvisionerMissing(reason="it was started without a provisioner")
+        physical = self._registry().need(PhysicalCluster, cluster.cluster)
+        provided = await self._provisioner.provision(physical, cluster.units)
+        self._clusters.add(provided)
+        await self._prepare(provided)
+
+        def provisioned(registry: Registry, now_ms: int) -> tuple[Change, ...]:
+            before = registry.need(PhysicalCluster, physical.id)
+            after = registered(before, provided, now_ms)
+            placed = registry.need(LogicalCluster, cluster.id).changed(now_ms, cell=provided.cells[0].id)
+            return Put(after), Put(placed)
+
+        return provisioned
+
+    async def _access(self, operation: Operation) -> Outcome:
+        assert operation.tenant is not None
+        registry = self._registry()
+        cluster = registry.get(LogicalCluster, operation.tenant)
+        if cluster is None:
+            return no_changes  # deleted meanwhile: that operation revoked its access
+        access_writer = self.access_writer(cluster.cluster)
+        if operation.action == "account.delete":
+            user = kafka_user(cluster.tenant, ServiceAccountId(operation.subject))
+            await access_writer.revoke([user])
+        elif cluster.state is ClusterState.DELETING:
+            await access_writer.revoke(
+                [kafka_user(a.tenant, a.account) for a in registry.accounts(cluster.id)]
+            )
+        elif operation.action == "account.update":
+            account = registry.get(ServiceAccount, operation.subject)
+            if account is None:
+                return no_changes
+            await access_writer.grant(account_access(account, quota_for(registry, cluster)))
+            await access_writer.delete_acls(sorted(revoked_acls(account)))
+            return partial(_without_revoked, account)
+        else:
+            await access_writer.grant(tenant_access(registry, cluster))
+        return no_changes
+
+    async def _state(self, operation: Operation) -> Outcome | Pending:
+        assert operation.tenant is not None
+        cluster = self._registry().get(LogicalCluster, operation.tenant)
+        if cluster is None:
+            return no_changes
+        publisher = self._publishers.get(cluster.cluster)
+        if publisher is None:  # its gateways must learn of the change before the operation is done
+            return Pending(PUBLISHER_RETRY_SECONDS, f"{cluster.cluster} cannot be reached")
+        await publisher.publish(operation.tenant)
+        return no_changes
+
+    def _grace(self, operation: Operation) -> Outcome | Pending:
+        old = self._registry().get(ApiKey, str(operation.arguments["replaces"]))
+        left = 0.0 if old is None else (old.expires_ms or 0) / 1000 - time.time()
+        return no_changes if left <= 0 else Pending(left, "both keys are valid")
+
+    async def _groups(self, operation: Operation) -> Outcome | Pending:
+        cluster = self._cluster(operation)
+        client = self._clusters.client(cluster.cluster)
+        prefix = tenant_prefix(cluster.tenant)
+        listed = await groups.list_all(client)
+        owned = {g.id: g.type for g in listed.values() if g.id.startswith(prefix)}
+        if not owned:
+            return no_changes
+        classic = [group for group, kind in owned.items() if kind is GroupType.CLASSIC]
+        await asyncio.gather(*(_remove_members(client, group) for group in classic))
+        responses = await groups.delete(client, sorted(owned))
+        left = [g for g, r in responses.items() if isinstance(r, PenstockError) and not _is_missing(r)]
+        if not left:
+            return no_changes
+        return Pending(GROUP_RETRY_SECONDS, f"{len(left)} of {len(owned)} groups still have members")
+
+    async def _topics(self, operation: Operation, report: ReportProgress) -> None:
+        cluster = self._cluster(operation)
+        client = self._clusters.client(cluster.cluster)
+        prefix = tenant_prefix(cluster.tenant)
+        listed = await topics.describe(client)
+        owned = {
+            name: topic
+            for name, topic in listed.items()
+            if name.startswith(prefix) and not isinstance(topic, PenstockError)
+        }
+        names = sorted(owned)
+        for start in range(0, len(names), TOPICS_BATCH):
+            if start:
+                await report(f"{start} of {len(names)} topics deleted")
+            batch = names[start : start + TOPICS_BATCH]
+            responses = await topics.delete(client, ids=[owned[name].id for name in batch])
+            for response in responses.values():
+                if isinstance(response, PenstockError) and not _is_missing(response):
+                    raise response
+
+    async def _release(self, operation: Operation) -> None:
+        cluster = self._cluster(operation)
+        physical = self._registry().get(PhysicalCluster, cluster.cluster)
+        if cluster.tenancy is Tenancy.DEDICATED and physical is not None:
+            self.released.add(physical.id)
+            await self._clusters.drop(physical.id)
+            self._access_writers.pop(physical.id, None)
+            if self._provisioner is not None:
+                await self._provisioner.release(physical)
+
+    async def _copy(self, operation: Operation, report: ReportProgress) -> None:
+        """One move at a time on a physical cluster: two would remove each other's throttles."""
+        cluster = self._cluster(operation)
+        physical = self._registry().need(PhysicalCluster, cluster.cluster)
+        inside = brokers_of(replace(cluster, moving_from=""), physical)
+        target = Target(
+            cluster.tenant, tuple(Broker(b.id, b.zone) for b in physical.brokers if b.id in inside)
+        )
+        details: list[str] = []
+
+        def on_progress(now: Progress) -> None:
+            details.append(
+                f"{now.partitions_done} of {now.partitions} partitions, {now.ratio:.0%} of the data"
+            )
+
+        async with self._moves.setdefault(physical.id, asyncio.Lock()):
+            client = self._clusters.client(cluster.cluster)
+            moving = asyncio.create_task(move_tenant(client, target, report=on_progress))
+            try:
+                while not moving.done():
+                    await asyncio.wait({moving}, timeout=PROGRESS_SECONDS)
+                    if details:
+                        await report(details[-1])
+                        details.clear()
+                moving.result()
+            finally:
+                moving.cancel()
+                await asyncio.gather(moving, return_exceptions=True)
+
+
+def registered(before: PhysicalCluster, provided: ProvidedCluster, now_ms: int) -> PhysicalCluster:
+    """The entity of a physical cluster, updated from its provider."""
+    return before.changed(
+        now_ms,
+        provider=provided.provider,
+        kafka_id=provided.kafka_id,
+        brokers=provided.brokers,
+        cells=cells_after(before.cells, provided),
+        bootstrap=provided.tenants_bootstrap,
+        state=ClusterState.READY,
+    )
+
+
+def _without_revoked(account: ServiceAccount, registry: Registry, now_ms: int) -> tuple[Change, ...]:
+    """Drops the revoked grants whose ACLs have been deleted from Kafka."""
+    now = registry.get(ServiceAccount, account.id)
+    if now is None or not account.revoked:
+        return ()
+    left = tuple(grant for grant in now.revoked if grant not in account.revoked)
+    return (Put(now.changed(now_ms, revoked=left)),)
+
+
+def cells_after(before: Sequence[CellMembers], provided: ProvidedCluster) -> tuple[CellMembers, ...]:
+    """Existing cells stay, because tenants live in them; brokers in no cell form new ones.
+
+    Brokers that do not fill a whole cell, evenly over the zones, wait for others.
+    """
+    present = {broker.id for broker in provided.brokers}
+    if not before or any(broker not in present for cell in before for broker in cell.brokers):
+        return provided.cells
+    zones: dict[Zone, list[BrokerId]] = {}
+    for broker in provided.brokers:
+        zones.setdefault(broker.zone, []).append(broker.id)
+    existing = [Cell(CellId(cell.id), cell.brokers) for cell in before]
+    size = max(len(cell.brokers) for cell in before)
+    if size % len(zones):  # formed when there were other zones
+        return provided.cells
+    return tuple(CellMembers(cell.id, cell.brokers) for cell in plan_cells(zones, size, existing))
+
+
+async def _remove_members(client: Client, group: str) -> None:
+    """Removes a classic group's members: their connections are closed, but their sessions still last."""
+    described = (await groups.describe(client, [group], type_=GroupType.CLASSIC))[group]
+    if isinstance(described, PenstockError) or not described.members:
+        return
+    leaving = [{"MemberId": m.id, "GroupInstanceId": m.instance_id} for m in described.members]
+    body: dict[str, Any] = {"GroupId": group, "Members": leaving}
+    await client.call("LeaveGroup", body, to=group_coordinator(group))
+
+
+def _is_missing(error: PenstockError) -> bool:
+    return error.facts.get("error_code") in _MISSING

@@ -1,0 +1,13 @@
+"""Physical clusters: who provides them, how they are reached, and the gateways in front of them.
+
+It knows addresses and secrets, which the registry does not. It makes no decisions about tenants.
+
+Modules:
+  addresses           default URL and file names of a local control plane
+  adopted             dedicated clusters on adopted brokers that run elsewhere
+  cluster_access      how physical clusters are reached: addresses, secrets, clients
+  gateway_files       the settings file of a cluster's gateways, and free ports
+  gateway_supervisor  keeps gateways of provided clusters running
+  local               clusters of local processes
+  provider            chooses the provider of a cluster
+"""

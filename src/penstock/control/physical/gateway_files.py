@@ -1,0 +1,86 @@
+"""The settings file of the gateways of a provided cluster, and free ports for them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from penstock.atomic_files import write_atomically
+from penstock.fleet.cluster_record import free_port
+from penstock.fleet.layout import make_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from penstock.model.entities import BrokerEndpoint
+
+GATEWAY_FILE: Final = "gateway.yaml"
+
+
+def advertised_bootstrap(path: Path) -> str:
+    """The bootstrap address for tenants, from the settings file of their gateway."""
+    if not path.exists():
+        return ""
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
+    host = document["advertised_host"]
+    return ",".join(f"{host}:{broker['port']}" for broker in document["brokers"])
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayFile:
+    """Settings of a gateway in front of every broker, by port, that follows the cluster's state topic."""
+
+    name: str
+    cluster: str
+    brokers: tuple[BrokerEndpoint, ...]
+    platform_key: Path
+    ca: Path | None = None  # of the brokers' certificates; none: plaintext to the brokers
+    metrics: tuple[tuple[int, str, int], ...] = ()  # broker, host, port; where known
+    handler_threads: int = 0  # of each broker with metrics
+
+    def write(self, path: Path, ports: Sequence[int]) -> Path:
+        document: dict[str, Any] = {
+            "gateway": f"gw-{self.name}",
+            "cluster": str(self.cluster),
+            "listen": "127.0.0.1",
+            "advertised_host": "127.0.0.1",
+            "platform_key": str(self.platform_key),
+            "tenants_from": "state",
+            "brokers": [self._broker(*each) for each in zip(self.brokers, ports, strict=True)],
+        }
+        if self.ca is not None:
+            document["upstream_ca"] = str(self.ca)
+        make_directory(path.parent)
+        write_atomically(path, yaml.safe_dump(document, sort_keys=False))
+        return path
+
+    def _broker(self, broker: BrokerEndpoint, port: int) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "id": int(broker.id),
+            "zone": str(broker.zone),
+            "address": _joined(broker.host, broker.port),
+            "port": port,
+        }
+        for number, host, metrics_port in self.metrics:
+            if number == broker.id:
+                entry["metrics"] = {
+                    "address": _joined(host, metrics_port),
+                    "handler_threads": self.handler_threads,
+                }
+        return entry
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that nothing listens on now, outside the range of outgoing connections."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port("127.0.0.1", ports, random.SystemRandom()))
+    return list(ports)

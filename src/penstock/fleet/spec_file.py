@@ -1,0 +1,230 @@
+"""Parse a fleet file, or the flags of `penstock up`, into a `FleetSpec`.
+
+    clusters:
+      - name: home            # a word; names the data directory
+        host: 127.0.0.1       # where the nodes listen; anything but loopback means TLS
+        port: 19090           # first of a block of ports; 0 chooses free ones
+        zones: [a, b, c]
+        controllers: 1        # a number, or a list of {id, zone, port, heap}
+        brokers: 3            # a number, or a list of {id, zone, ports, heap}
+        combined: false       # true: every broker is also a controller
+        heap: 384             # MB for each node
+        jit: quick            # quick or full
+        tls: false            # default: true if any host is not loopback
+        config: {}            # extra Kafka properties for every node
+
+Unknown keys, two listeners on one port and invalid values are errors that name their place in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.fleet.spec import (
+    BROKER_ID_FIRST,
+    CONTROLLER_ID_FIRST,
+    HEAP_MB_DEFAULT,
+    HEAP_MB_MIN,
+    LISTENERS_OF,
+    NODES_MAX,
+    PORT_FIRST_DEFAULT,
+    ZONES_DEFAULT,
+    ClusterSpec,
+    FleetSpec,
+    Jit,
+    Listener,
+    NodeSpec,
+    Role,
+    is_loopback,
+)
+from penstock.model.errors.fleet import PortShared
+from penstock.model.errors.settings import SettingInvalid
+from penstock.model.ids import Zone
+from penstock.model.settings_reader import PORT_MAX, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PORTS_PER_KIND = 100  # a cluster's block: 100 ports for each of its four kinds of listener
+NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,30}")
+ZONE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+_FLEET_KEYS = ("clusters",)
+_CLUSTER_KEYS = (
+    "name", "host", "port", "zones", "controllers", "brokers", "combined", "heap", "jit", "tls", "config",
+)  # fmt: skip
+_NODE_KEYS = ("id", "zone", "host", "port", "ports", "advertised", "heap")
+# The identity and listeners of a node: derived from other keys, or fixed.
+_NOT_IN_CONFIG = (
+    "process.roles", "node.id", "broker.id", "broker.rack", "log.dir", "log.dirs", "metadata.log.dir",
+    "listeners", "advertised.listeners", "listener.security.protocol.map", "controller.listener.names",
+    "inter.broker.listener.name", "controller.quorum.bootstrap.servers", "controller.quorum.voters",
+)  # fmt: skip
+
+
+def parse_fleet(document: Mapping[str, Any], *, where: str = "fleet") -> FleetSpec:
+    root = Section(where, document, _FLEET_KEYS)
+    listed = document.get("clusters")
+    if not isinstance(listed, list) or not listed or not all(isinstance(c, Mapping) for c in listed):
+        raise root.invalid("clusters", "expected a list with at least one cluster")
+    sections = root.each("clusters", listed, _CLUSTER_KEYS)
+    clusters = [_cluster(section, index) for index, section in enumerate(sections)]
+    _check_names(where, clusters)
+    _check_ports(where, clusters)
+    return FleetSpec(tuple(clusters))
+
+
+def _cluster(section: Section, index: int) -> ClusterSpec:
+    host = _host(section, "127.0.0.1")
+    block = PORT_FIRST_DEFAULT + index * 4 * PORTS_PER_KIND
+    first = section.integer("port", block, at_least=0, at_most=65535 - 4 * PORTS_PER_KIND)
+    zones = section.values.get("zones", list(ZONES_DEFAULT))
+    if not isinstance(zones, list) or not zones or not all(map(_is_zone, zones)):
+        raise section.invalid("zones", "expected a list of zone names")
+    if len(set(zones)) < len(zones):
+        raise section.invalid("zones", "expected each zone once")
+    combined = section.flag("combined", default=False)
+    defaults = _NodeDefaults(
+        host=host,
+        port_first=first,
+        zones=tuple(Zone(zone) for zone in zones),
+        heap_mb=section.integer("heap", HEAP_MB_DEFAULT, at_least=HEAP_MB_MIN, at_most=65536),
+    )
+    broker_role = Role.COMBINED if combined else Role.BROKER
+    nodes = [] if combined else _nodes(section, "controllers", Role.CONTROLLER, 1, defaults)
+    nodes += _nodes(section, "brokers", broker_role, len(defaults.zones), defaults)
+    if combined and "controllers" in section.values:
+        expected = "expected nothing: with `combined: true` brokers are the controllers"
+        raise section.invalid("controllers", expected)
+    ids = [node.id for node in nodes]
+    if len(set(ids)) < len(ids):
+        raise section.invalid("id", "expected each id once", sorted(ids))
+    # Other hosts are reached over a network, so TLS is mandatory.
+    off_machine = any(not is_loopback(node.host) for node in nodes)
+    tls = section.flag("tls", default=off_machine)
+    if off_machine and not tls:
+        raise section.invalid("tls", "expected true: only loopback listeners may go without TLS")
+    return ClusterSpec(
+        name=_name(section, "home" if index == 0 else f"cluster-{index + 1}"),
+        nodes=tuple(nodes),
+        tls=tls,
+        jit=section.choice("jit", Jit.QUICK),
+        config=_config(section),
+    )
+
+
+def _is_zone(value: object) -> bool:
+    return isinstance(value, str) and ZONE_PATTERN.fullmatch(value) is not None
+
+
+def _config(section: Section) -> dict[str, str]:
+    config = section.section("config", None)
+    for key, value in config.values.items():
+        if key in _NOT_IN_CONFIG:
+            expected = "expected it elsewhere: it is derived from the other keys of the fleet file"
+            raise config.invalid(key, expected)
+        if not isinstance(value, str | int | float):
+            raise config.invalid(key, "expected a text, a number, true or false")
+    return {key: _property(value) for key, value in config.values.items()}
+
+
+def _host(section: Section, default: str) -> str:
+    """Clients receive this address, so a wildcard address does not serve."""
+    value = section.text("host", default)
+    if any(character.isspace() for character in value):
+        raise section.invalid("host", "expected a text without spaces")
+    if value in ("0.0.0.0", "::", "[::]"):  # noqa: S104 - refused, not bound
+        raise section.invalid("host", "expected an address at which the nodes are reached")
+    return value
+
+
+def _name(section: Section, default: str) -> str:
+    value = section.text("name", default)
+    if not NAME_PATTERN.fullmatch(value):
+        raise section.invalid("name", "expected a short lower-case word")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeDefaults:
+    host: str
+    port_first: int
+    zones: tuple[Zone, ...]
+    heap_mb: int
+
+
+def _nodes(
+    section: Section, key: str, role: Role, count_default: int, defaults: _NodeDefaults
+) -> list[NodeSpec]:
+    listed = section.values.get(key, count_default)
+    if isinstance(listed, int) and not isinstance(listed, bool):
+        section.integer(key, count_default, at_least=1, at_most=NODES_MAX)
+        listed = [{} for _ in range(listed)]
+    if not isinstance(listed, list) or not listed or not all(isinstance(n, Mapping) for n in listed):
+        raise section.invalid(key, "expected a number or a list of nodes")
+    nodes = section.each(key, listed, _NODE_KEYS)
+    return [_node(node, role, index, defaults) for index, node in enumerate(nodes)]
+
+
+def _node(section: Section, role: Role, index: int, defaults: _NodeDefaults) -> NodeSpec:
+    id_first = CONTROLLER_ID_FIRST if role is Role.CONTROLLER else BROKER_ID_FIRST
+    node_id = section.integer("id", id_first + index, at_least=0, at_most=2**31 - 1)
+    zone = section.values.get("zone", defaults.zones[index % len(defaults.zones)])
+    if zone not in defaults.zones:
+        raise section.invalid("zone", f"expected one of the cluster's zones {', '.join(defaults.zones)}")
+    first, listeners = defaults.port_first, LISTENERS_OF[role]
+    ports = {listener: _default_port(first, listener, role, index) for listener in listeners}
+    if "port" in section.values:  # a single port means the listener for clients
+        main = Listener.CONTROLLER if role is Role.CONTROLLER else Listener.INTERNAL
+        ports[main] = section.integer("port", at_least=0, at_most=PORT_MAX)
+    ports |= _ports(section, "ports", role)
+    return NodeSpec(
+        id=node_id,
+        role=role,
+        zone=Zone(zone),
+        host=_host(section, defaults.host),
+        ports=ports,
+        advertised=_ports(section, "advertised", role, at_least=1),
+        heap_mb=section.integer("heap", defaults.heap_mb, at_least=HEAP_MB_MIN, at_most=65536),
+    )
+
+
+def _ports(section: Section, key: str, role: Role, *, at_least: int = 0) -> dict[Listener, int]:
+    ports = section.section(key, [listener.value for listener in LISTENERS_OF[role]])
+    return {Listener(name): ports.integer(name, at_least=at_least, at_most=PORT_MAX) for name in ports.values}
+
+
+def _default_port(first: int, listener: Listener, role: Role, index: int) -> int:
+    if first == 0:
+        return 0
+    blocks = (Listener.CONTROLLER, Listener.INTERNAL, Listener.GATEWAY, Listener.METRICS)
+    # Controllers take metrics ports from the end of the metrics block, brokers from its start.
+    if listener is Listener.METRICS and role is Role.CONTROLLER:
+        index = PORTS_PER_KIND - 1 - index
+    return first + blocks.index(listener) * PORTS_PER_KIND + index
+
+
+def _check_names(where: str, clusters: Sequence[ClusterSpec]) -> None:
+    names = [cluster.name for cluster in clusters]
+    if len(set(names)) < len(names):
+        raise SettingInvalid(where=where, key="name", value=names, expected="expected each name once")
+
+
+def _check_ports(where: str, clusters: Sequence[ClusterSpec]) -> None:
+    owners: dict[tuple[str, int], str] = {}
+    for cluster in clusters:
+        for node in cluster.nodes:
+            for listener, port in node.ports.items():
+                owner = f"{cluster.name}/{node.name} ({listener})"
+                # All metrics listeners are on loopback, and so is `localhost`.
+                local = listener is Listener.METRICS or node.host == "localhost"
+                taken = owners.setdefault(("127.0.0.1" if local else node.host, port), owner)
+                if port and taken != owner:
+                    raise PortShared(where=where, port=port, first=taken, second=owner)
+
+
+def _property(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

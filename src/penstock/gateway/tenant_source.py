@@ -1,0 +1,179 @@
+"""Follows `_penstock.state` of the gateway's own cluster: the source of its tenants.
+
+The whole topic is read before the first configuration is yielded, then one follows each change. While the
+topic cannot be read, the gateway keeps what it has. When its position is gone, everything is read again and
+only the result is yielded. A tenant that cannot be decoded (a newer control plane wrote it) stays as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from penstock.gateway.config import ApiKey, NetworkRules, ServiceAccount, Tenant, TenantLimits
+from penstock.gateway.settings import read_platform_key
+from penstock.kafka.admin.acls import Acl, Operation, ResourceType
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.client import Client
+from penstock.kafka.compacted_topic import CompactedTopicReader
+from penstock.kafka.security import Login, Mechanism, Security, tls_context
+from penstock.model import key_names
+from penstock.model.errors import PenstockError
+from penstock.model.events import Dimension, RegistryRecord, entity_of
+from penstock.model.ids import LogicalClusterId
+from penstock.model.tenant_state import TenantState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from penstock.gateway.config import GatewayConfig
+    from penstock.gateway.settings import GatewaySettings
+    from penstock.wire.records import Record
+
+GATEWAY_USER: Final = "_penstock.gateway"  # may read its cluster's state, and write reports
+# The dimensions of a tenant's quota that gateways enforce. Request time, as a gateway observes it, includes
+# the broker's other work, so it is enforced only where every broker's metrics are scraped for calibration.
+ENFORCED: Final = (
+    Dimension.INGRESS_BYTES,
+    Dimension.EGRESS_BYTES,
+    Dimension.REQUESTS,
+    Dimension.PARTITION_CHANGES,
+)
+PARTITION: Final = TopicPartition(key_names.STATE_TOPIC, 0)
+
+log = structlog.get_logger("penstock.gateway")
+
+
+def gateway_acls() -> list[Acl]:
+    """The ACLs of the gateways' user, which limit what its password can do."""
+    principal = f"User:{GATEWAY_USER}"
+    readable = [
+        Acl(principal, operation, ResourceType.TOPIC, topic)
+        for topic in (key_names.STATE_TOPIC, key_names.QUOTA_TOPIC)
+        for operation in (Operation.READ, Operation.DESCRIBE)
+    ]
+    writable = [
+        Acl(principal, Operation.WRITE, ResourceType.TOPIC, topic)
+        for topic in (key_names.USAGE_TOPIC, key_names.ACKS_TOPIC, key_names.PRESSURE_TOPIC)
+    ]
+    return readable + writable
+
+
+def enforced_by(config: GatewayConfig) -> tuple[Dimension, ...]:
+    """The dimensions enforced with these brokers."""
+    measured = bool(config.brokers) and all(broker.metrics is not None for broker in config.brokers)
+    return (*ENFORCED, Dimension.REQUEST_TIME_US) if measured else ENFORCED
+
+
+def tenant_of(state: TenantState, enforced: Sequence[Dimension] = ENFORCED) -> Tenant:
+    """A tenant's state as gateway configuration."""
+    default = TenantLimits()
+    accounts = {account.id: ServiceAccount(account.id, account.generation) for account in state.accounts}
+    return Tenant(
+        LogicalClusterId(state.id),
+        accounts,
+        tuple(
+            ApiKey(key.id, bytes.fromhex(key.secret_sha256), key.account)
+            for key in state.keys
+            if key.account in accounts
+        ),
+        frozenset(state.brokers),
+        NetworkRules(
+            tuple(ipaddress.ip_network(network) for network in state.network.allow),
+            tuple(ipaddress.ip_network(network) for network in state.network.deny),
+        ),
+        TenantLimits(
+            int(state.quota.get(Dimension.CONNECTIONS, default.connections_max)),
+            state.quota.get(Dimension.CONNECTION_ATTEMPTS, default.connection_attempts_per_second),
+            partitions_max=int(state.quota[Dimension.PARTITIONS])
+            if Dimension.PARTITIONS in state.quota
+            else None,
+        ),
+        {dimension: state.quota[dimension] for dimension in enforced if dimension in state.quota},
+    )
+
+
+class StateSource:
+    """A `ConfigSource` whose tenants come from the state topic; the rest comes from `base`."""
+
+    def __init__(self, bootstrap: str, security: Security, base: GatewayConfig) -> None:
+        self._bootstrap = bootstrap
+        self._security = security
+        self._base = base
+        self._enforced = enforced_by(base)
+        self._tenants: dict[str, Tenant] = {}
+        self._changed = asyncio.Event()
+        self._dirty = False
+        self._follower: CompactedTopicReader | None = None
+
+    async def follow(self) -> AsyncGenerator[GatewayConfig]:
+        async with Client(self._bootstrap, self._security, client_id="penstock-gateway") as client:
+            self._follower = CompactedTopicReader(
+                client, PARTITION, apply=self._take, reset=self._reset, progressed=self._moved
+            )
+            following = asyncio.create_task(self._follower.run())
+            try:
+                await self._follower.wait_until_caught_up()
+                self._changed.set()
+                while True:
+                    await self._changed.wait()
+                    self._changed.clear()
+                    yield replace(self._base, tenants=tuple(self._tenants.values()))
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    async def first(self) -> GatewayConfig:
+        """The configuration from the whole topic, so that none is admitted or closed by half of it."""
+        async with aclosing(self.follow()) as configs:
+            return await anext(configs)
+
+    def _reset(self) -> None:
+        self._tenants = {}
+        self._changed.clear()
+        self._dirty = True
+
+    def _take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            assert record.key is not None
+            kind, tenant = entity_of(record.key)
+            if kind != TenantState.kind:
+                continue
+            self._dirty = True
+            if record.value is None:
+                self._tenants.pop(tenant, None)
+                continue
+            try:
+                state = TenantState.from_record(RegistryRecord.from_bytes(record.value))
+                self._tenants[tenant] = tenant_of(state, self._enforced)
+            except (PenstockError, ValueError) as failure:
+                log.warning("tenant rejected", **{key_names.TENANT: tenant, key_names.ERROR: str(failure)})
+
+    def _moved(self) -> None:
+        assert self._follower is not None
+        if self._dirty and self._follower.caught_up:
+            self._dirty = False
+            self._changed.set()
+
+
+def gateway_client(settings: GatewaySettings, base: GatewayConfig) -> Client:
+    """A client as the gateways' user, through the listener for gateways."""
+    bootstrap, security = _access(settings, base)
+    return Client(bootstrap, security, client_id="penstock-gateway")
+
+
+def state_source(settings: GatewaySettings, base: GatewayConfig) -> StateSource:
+    """A state source with the same user and listener."""
+    return StateSource(*_access(settings, base), base)
+
+
+def _access(settings: GatewaySettings, base: GatewayConfig) -> tuple[str, Security]:
+    key = read_platform_key(settings)
+    login = Login(GATEWAY_USER, key.password(GATEWAY_USER), Mechanism.SCRAM_SHA_512)
+    tls = tls_context(settings.upstream_ca) if settings.upstream_ca is not None else None
+    return ",".join(broker.address for broker in base.brokers), Security(login, tls)

@@ -1,0 +1,42 @@
+"""What a gateway needs to know about a tenant: one record of `_penstock.state`.
+
+The control plane derives it from the registry and never edits it. A record without a value means that the
+tenant was deleted; gateways then close its connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from penstock.model.entities import ANYWHERE, Entity, NetworkRule
+from penstock.model.ids import BrokerId, ServiceAccountId
+
+
+@dataclass(frozen=True, slots=True)
+class AccountState:
+    id: ServiceAccountId
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    id: str
+    account: ServiceAccountId
+    secret_sha256: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantState(Entity):
+    kind: ClassVar[str] = "tenant"
+
+    accounts: tuple[AccountState, ...] = ()
+    keys: tuple[KeyState, ...] = ()
+    brokers: tuple[BrokerId, ...] = ()  # that may host its topics
+    network: NetworkRule = ANYWHERE
+    quota: Mapping[str, float] = field(default_factory=dict)  # by dimension
+
+    def content(self) -> tuple[object, ...]:
+        """All fields but version and time. A state with equal content need not be published again."""
+        return self.accounts, self.keys, self.brokers, self.network, dict(self.quota)

@@ -1,0 +1,22 @@
+"""The local platform: what `penstock up` starts, and how a command finds it again.
+
+What it is: the fleet of this machine with its control plane, quota coordinator, gateways and demo
+tenant, started, watched, stopped and expanded together; a client of the control plane's HTTP API; and
+the API keys that are saved on this machine.
+
+What it is not: it prints nothing and reads no flags, which `penstock.cli` does. Single services run
+from their own packages (`gateway.process`, `control.process`, `quota.process`).
+
+What it promises: a start that fails ends what it started and nothing else; a supervisor that dies
+leaves the brokers running, and the next one takes them over; processes started beside the fleet end
+with it.
+
+Modules:
+  companions      the processes beside the fleet: control plane, coordinator, gateways
+  control_client  calls the control plane's HTTP API, and waits for operations
+  demo_tenant     a logical cluster with one topic and a record a second
+  expansion       adds a cell to a fleet that runs
+  keyring         API keys saved on this machine
+  local_platform  starts, supervises, stops and deletes the local platform
+  services        the state of the platform's services and of the pipeline's jobs
+"""

@@ -1,0 +1,327 @@
+"""The fast path gives the same bytes and the same counts as a full parse."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.gateway.settings import Bounds
+from penstock.wire.definitions import load
+from penstock.wire.frames import Request, Response, decode_request, encode_request, encode_response
+from penstock.wire.records import Record, write
+from tests.gateway.wires import TENANT, Wire, quiet_gateway, serving_session
+
+if TYPE_CHECKING:
+    from penstock.gateway.session import Session
+
+PREFIX = TENANT.prefix.decode()
+TOPICS = {"t": UUID(int=7), "orders": UUID(int=8), "x" * 130: UUID(int=9)}
+VERSIONS = [v for v in load().request("Produce").valid_versions if v >= 7]
+
+
+def batch(count: int, size: int) -> bytes:
+    return write([Record(n, 1, None, bytes(size)) for n in range(count)])
+
+
+def produce(version: int, number: int, topics: list[dict[str, Any]], **more: Any) -> bytes:
+    body = {"TransactionalId": None, "Acks": 1, "TimeoutMs": 9, "TopicData": topics, **more}
+    return encode_request(Request("Produce", version, number, "client", body))
+
+
+def topic(version: int, name: str, *partitions: tuple[int, bytes | None]) -> dict[str, Any]:
+    data = [{"Index": index, "Records": records} for index, records in partitions]
+    named: dict[str, Any] = {"TopicId": TOPICS[name]} if version >= 13 else {"Name": name}
+    return {**named, "PartitionData": data}
+
+
+def response(frame: bytes, *, error: int = 0, text: str | None = None, offset: int = 5) -> bytes | None:
+    """A broker's response to a request as it arrived."""
+    request = decode_request(frame)
+    if not request.body["Acks"]:
+        return None
+    responses = []
+    for sent_topic in request.body["TopicData"]:
+        rows = [
+            {
+                "Index": one["Index"],
+                "ErrorCode": error,
+                "BaseOffset": offset,
+                "LogAppendTimeMs": -1,
+                "LogStartOffset": 0,
+                "RecordErrors": [],
+                "ErrorMessage": text,
+            }
+            for one in sent_topic["PartitionData"]
+        ]
+        responses.append(
+            {k: v for k, v in sent_topic.items() if k in ("Name", "TopicId")} | {"PartitionResponses": rows}
+        )
+    body = {"Responses": responses, "ThrottleTimeMs": 0}
+    return encode_response("Produce", request.version, Response(request.correlation_id, body))
+
+
+def new(*, fast_path: bool) -> tuple[Session, Wire, Wire]:
+    session, client, broker = serving_session(quiet_gateway(Bounds()))
+    assert session.context is not None
+    for name, topic_id in TOPICS.items():
+        session.context.topics.learn((PREFIX + name).encode(), topic_id.bytes)
+    if not fast_path:
+        session.requests.fast_path = session.responses.fast_path = None
+    return session, client, broker
+
+
+def acknowledged(session: Session) -> dict[Any, list[int]]:
+    """First, last and count over all seconds: two responses may fall into different seconds."""
+    ranges: dict[Any, list[int]] = {}
+    for key, (first, last, count, _) in session.server.acks.ranges.items():
+        low, high, total = ranges.get(key[:3], [first, last, 0])
+        ranges[key[:3]] = [min(low, first), max(high, last), total + count]
+    return ranges
+
+
+requests = st.tuples(
+    st.sampled_from(VERSIONS),
+    st.lists(  # topics, each with its partitions
+        st.tuples(
+            st.sampled_from(sorted(TOPICS)),
+            st.lists(
+                st.tuples(
+                    st.integers(0, 2), st.sampled_from([(1, 0), (1, 90), (3, 200), (1, 17_000), (1, 40_000)])
+                ),
+                min_size=1,
+                max_size=2,
+            ),
+        ),
+        min_size=1,
+        max_size=2,
+        unique_by=lambda one: one[0],
+    ),
+    st.sampled_from([1, -1, 0]),
+    st.sampled_from([None, "tx"]),
+)
+
+
+@settings(max_examples=60)
+@given(
+    sent=st.lists(requests, min_size=1, max_size=4),
+    order=st.lists(st.integers(0, 3), max_size=12),
+    cuts=st.integers(),
+)
+async def test_the_fast_path_gives_the_same_result_as_a_full_parse(
+    sent: list[Any], order: list[int], cuts: int
+) -> None:
+    frames = []
+    for number, place in enumerate(order):
+        version, topics, acks, transactional = sent[place % len(sent)]
+        rows = [topic(version, name, *((i, batch(*size)) for i, size in parts)) for name, parts in topics]
+        frames.append(produce(version, number, rows, Acks=acks, TransactionalId=transactional))
+
+    def run(*, fast_path: bool) -> tuple[Any, ...]:
+        session, client, broker = new(fast_path=fast_path)
+        sent, got = [], []
+        luck = random.Random(cuts)
+        rest = b"".join(frames)
+        while rest:
+            cut = luck.choice([len(rest), luck.randrange(1, len(rest) + 1), min(len(rest), 9_000)])
+            session.data_received(rest[:cut])
+            rest = rest[cut:]
+            for frame in _complete(broker):
+                sent.append(frame)
+                session.from_broker(response(frame, offset=luck.randrange(100)) or b"")
+                got.append(client.written)
+        usage = session.usage
+        counts = (usage.requests, usage.bytes_in, usage.bytes_out)
+        return sent, got, client.written, counts, acknowledged(session)
+
+    assert run(fast_path=True) == run(fast_path=False)
+
+
+def _complete(wire: Wire) -> list[bytes]:
+    collected = []
+    while len(wire.written) >= 4 and len(wire.written) >= 4 + int.from_bytes(wire.written[:4]):
+        size = int.from_bytes(wire.written[:4])
+        collected.append(wire.written[4 : 4 + size])
+        wire.written = wire.written[4 + size :]
+    return collected
+
+
+@pytest.mark.parametrize("version", [v for v in VERSIONS if v >= 9])
+async def test_a_repeated_request_and_its_response_are_not_parsed_again(version: int) -> None:
+    session, client, broker = new(fast_path=True)
+    for number in range(2):  # the first one is learned
+        frame = produce(version, number, [topic(version, "t", (0, batch(1, 50 + number)))])
+        if number:
+            session.requests.names = session.responses.names = None  # type: ignore[assignment]  # a full parse would fail
+        session.data_received(frame)
+        (sent,) = broker.frames()
+        session.from_broker(response(sent, offset=number) or b"")
+
+    assert session.usage.requests == 2
+    assert [int.from_bytes(one[:4]) for one in client.frames()] == [0, 1]
+    assert acknowledged(session) == {(TOPICS["t"].bytes, 0, 1): [0, 1, 2]}
+
+
+async def test_a_cached_head_does_not_validate_the_rest_of_a_frame() -> None:
+    """After the same head: tagged fields, a second topic, a wrong length."""
+    session, _, broker = new(fast_path=True)
+    known = produce(10, 0, [topic(10, "t", (0, batch(1, 50)))])
+    session.data_received(known)
+    foreign = b"\x02\x05" + b"evil" + b"\x02" + bytes(4) + b"\x00\x00\x00"
+    for tail in (foreign, b"\x01\x63\x01\x00\x00\x00"):
+        data = bytearray(known[:-3] + tail + bytes(3))
+        data[:4] = (len(data) - 4).to_bytes(4)
+        walked, _, walked_broker = new(fast_path=False)
+        walked.data_received(bytes(data))
+        broker.frames()
+
+        session.data_received(bytes(data))
+
+        assert broker.frames() == walked_broker.frames()
+
+
+async def test_a_forgotten_id_is_masked_again() -> None:
+    session, _, broker = new(fast_path=True)
+    assert session.context is not None
+    frame = produce(13, 1, [topic(13, "t", (0, batch(1, 50)))])
+    session.data_received(frame * 2)
+    before = broker.frames()
+    session.context.topics.forget((PREFIX + "t").encode())
+
+    session.data_received(frame)
+
+    assert before == [frame[4:]] * 2
+    masked = decode_request(broker.frames()[0]).body["TopicData"][0]["TopicId"]
+    assert masked.bytes == session.context.topics.masked(TOPICS["t"].bytes)
+
+
+async def test_a_response_with_an_error_is_parsed_and_its_text_cleaned() -> None:
+    session, client, broker = new(fast_path=True)
+    frame = produce(10, 1, [topic(10, "t", (0, batch(1, 50)))])
+    session.data_received(frame * 2)
+    first, second = broker.frames()
+
+    session.from_broker(response(first) or b"")
+    session.from_broker(
+        response(second, error=87, text=f"{PREFIX}t has none, lkc-9xk4vt_u has", offset=-1) or b""
+    )
+
+    assert b"lkc-" not in client.written
+    assert [gathered[2] for gathered in session.server.acks.ranges.values()] == [1]
+
+
+async def test_cached_requests_are_bounded() -> None:
+    session, _, broker = new(fast_path=True)
+    records = batch(1, 50)
+
+    for partition in range(1_000):
+        session.data_received(produce(10, partition, [topic(10, "t", (partition, records))], Acks=0))
+    for length in range(100):
+        rows = [{"Name": "n" * (length + 1), "PartitionData": [{"Index": 0, "Records": records}]}]
+        session.data_received(produce(10, 0, rows, Acks=0))
+
+    assert len(broker.frames()) == 1_100
+    assert len(session.fast_path.by_head) <= 64
+    assert session.requests.learn is None  # it has seen enough requests that are not repeated
+
+
+def fetch(number: int, topic_id: UUID, *, session: int = 0, epoch: int = -1, version: int = 16) -> bytes:
+    partition = {"Partition": 0, "FetchOffset": number, "PartitionMaxBytes": 9}
+    body = {
+        "MaxWaitMs": 1,
+        "MinBytes": 1,
+        "SessionId": session,
+        "SessionEpoch": epoch,
+        "Topics": [{"TopicId": topic_id, "Partitions": [partition]}],
+    }
+    return encode_request(Request("Fetch", version, number, "client", body))
+
+
+def fetched(frame: bytes, records: bytes, *, session: int = 0) -> bytes:
+    """A broker's response to a fetch as it arrived."""
+    request = decode_request(frame)
+    row = {"PartitionIndex": 0, "ErrorCode": 0, "HighWatermark": 3, "Records": records}
+    topics = [
+        {"TopicId": one["TopicId"], "Partitions": [{**row, "AbortedTransactions": None}]}
+        for one in request.body["Topics"]
+    ]
+    body = {"ThrottleTimeMs": 0, "ErrorCode": 0, "SessionId": session, "Responses": topics}
+    return encode_response("Fetch", request.version, Response(request.correlation_id, body))
+
+
+fetches = st.tuples(
+    st.sampled_from([13, 15, 16, 18]),
+    st.sampled_from([UUID(int=7), UUID(int=8), UUID(int=77)]),  # the last one is unknown
+    st.sampled_from([(0, -1), (0, 0), (5, 1), (5, 2), (5, -1), (6, 3)]),  # session and epoch
+    st.sampled_from([0, 5, 6]),  # the session in the response
+    st.sampled_from([50, 700, 40_000]),
+)
+
+
+@settings(max_examples=60)
+@given(fetched_topics=st.lists(fetches, min_size=1, max_size=6), cuts=st.integers())
+async def test_a_fetch_on_the_fast_path_gives_the_same_result_as_a_full_parse(
+    fetched_topics: list[Any], cuts: int
+) -> None:
+    def run(*, fast_path: bool) -> tuple[Any, ...]:
+        session, client, broker = new(fast_path=fast_path)
+        session.outward.fetching.clock = session.inward.fetching.clock = lambda: 1.0
+        mask = bytes(15) + b"\x40"
+        session.outward.topics._mask = int.from_bytes(mask)
+        dice, sent = random.Random(cuts), []
+        for number, (version, topic_id, (fetch_session, epoch), response_session, size) in enumerate(
+            fetched_topics
+        ):
+            frame = fetch(number, topic_id, session=fetch_session, epoch=epoch, version=version)
+            at = dice.randrange(len(frame))
+            for part in (frame[:at], frame[at:]):
+                if part:
+                    session.data_received(part)
+            for one in _complete(broker):
+                sent.append(one)
+                looks_up = one[:2] == b"\x00\x03"
+                response = metadata(one) if looks_up else fetched(one, bytes(size), session=response_session)
+                session.from_broker(response)
+        usage = session.usage
+        counted = (usage.requests, usage.bytes_in, usage.bytes_out, len(session.in_flight))
+        return sent, client.written, counted, dict(session.outward.fetching.used), session.outward.sessions
+
+    assert run(fast_path=True) == run(fast_path=False)
+
+
+def metadata(frame: bytes) -> bytes:
+    """Metadata of topics that do not exist."""
+    request = decode_request(frame)
+    topics = [{"ErrorCode": 100, "Name": None, **one, "Partitions": []} for one in request.body["Topics"]]
+    body = {"Brokers": [], "ClusterId": "c", "ControllerId": 1, "Topics": topics}
+    return encode_response("Metadata", request.version, Response(request.correlation_id, body))
+
+
+@pytest.mark.parametrize("version", [13, 16, 18])
+async def test_a_fetch_of_known_ids_and_its_response_are_not_parsed(version: int) -> None:
+    session, client, broker = new(fast_path=True)
+    frame = fetch(3, TOPICS["t"], version=version)
+    session.requests.names = session.responses.names = None  # type: ignore[assignment]  # a full parse would fail
+
+    session.data_received(frame)
+    (sent,) = broker.frames()
+    session.from_broker(fetched(sent, b"records"))
+
+    assert sent == frame[4:]
+    assert client.frames() == [fetched(sent, b"records")[4:]]
+    assert (session.usage.requests, session.usage.bytes_in) == (1, len(frame))
+    assert not session.in_flight
+
+
+async def test_a_fetch_waits_like_any_request_while_too_many_are_in_flight() -> None:
+    session, _, broker = serving_session(quiet_gateway())
+    assert session.context is not None
+    session.context.topics.learn((PREFIX + "t").encode(), TOPICS["t"].bytes)
+
+    session.data_received(b"".join(fetch(number, TOPICS["t"]) for number in range(9)))
+
+    assert len(broker.frames()) == len(session.in_flight) == session.in_flight_max

@@ -1,0 +1,425 @@
+"""A tenant's limits on a gateway: the arithmetic, the bytes, and real throttled clients."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.gateway.config import TenantLimits
+from penstock.gateway.metering import Usage
+from penstock.gateway.partition_limits import decide_partitions
+from penstock.gateway.tenant_quota import (
+    Quotas,
+    TenantQuota,
+    cap_fetch_bytes,
+    throttle_field_at,
+    with_throttle_time,
+)
+from penstock.gateway.throttled_session import throttled_sessions
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.partitions import TopicPartition as Partition
+from penstock.kafka.client import Client
+from penstock.kafka.partition_log import read
+from penstock.model.errors import PenstockError
+from penstock.model.events import Dimension
+from penstock.model.ids import LogicalClusterId
+from penstock.quota.token_bucket import Bucket
+from penstock.wire.definitions import load
+from penstock.wire.error_codes import Code
+from penstock.wire.frames import Request, Response, decode_response, encode_request, encode_response
+from tests.harness.gateway import Access, RunningGateway, new_access, raw_login, wait_for_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECORD_BYTES = 50_000
+SECONDS_MAX = 60
+
+
+def test_the_longest_wait_counts() -> None:
+    quota = TenantQuota()
+    quota.retune({Dimension.INGRESS_BYTES: 100.0, Dimension.EGRESS_BYTES: 100.0}, now=0.0)
+
+    assert quota.charge({Dimension.INGRESS_BYTES: 200.0}, now=0.0) == 1.0
+    assert quota.charge({Dimension.INGRESS_BYTES: 100.0, Dimension.EGRESS_BYTES: 400.0}, now=0.0) == 3.0
+
+
+def test_an_unlimited_dimension_never_waits() -> None:
+    quota = TenantQuota()
+    quota.retune({Dimension.REQUESTS: 10.0}, now=0.0)
+    quota.retune({}, now=0.0)
+
+    assert quota.charge({Dimension.REQUESTS: 1e9, Dimension.EGRESS_BYTES: 1e12}, now=0.0) == 0.0
+
+
+def test_the_configured_quota_applies_until_a_share_arrives_and_again_after_a_change() -> None:
+    quotas = Quotas()
+    tenant = LogicalClusterId("lkc-aaaaaa")
+    quotas.apply(tenant, {Dimension.INGRESS_BYTES: 100.0}, now=0.0)
+    quotas.retune(tenant, {Dimension.INGRESS_BYTES: 50.0}, now=0.0)
+
+    same = quotas.apply(tenant, {Dimension.INGRESS_BYTES: 100.0}, now=0.0)
+    assert same.charge({Dimension.INGRESS_BYTES: 100.0}, now=0.0) == 1.0
+    changed = quotas.apply(tenant, {}, now=0.0)
+
+    assert changed is same
+    assert changed.granted() == {}
+
+
+def counted(rates: dict[Dimension, float]) -> tuple[TenantQuota, Usage]:
+    quota, usage = TenantQuota(), Usage()
+    quota.retune(rates, now=0.0)
+    quota.bind(usage)
+    return quota, usage
+
+
+def test_counters_are_charged_only_once_they_could_exceed_the_limit() -> None:
+    quota, usage = counted({Dimension.INGRESS_BYTES: 100.0, Dimension.REQUESTS: 10.0})
+    usage.bytes_in, usage.requests = 100, 5
+    assert usage.bytes_in <= usage.bytes_in_check_at
+
+    usage.bytes_in += 50
+
+    assert usage.bytes_in > usage.bytes_in_check_at
+    assert quota.charge_ingress(now=0.0) == 0.5
+    assert usage.bytes_in_check_at == 150
+    assert usage.requests_check_at == 10
+
+
+def test_responses_and_service_time_are_charged_likewise() -> None:
+    quota, usage = counted({Dimension.EGRESS_BYTES: 100.0, Dimension.REQUEST_TIME_US: 1e6})
+    quota.egress_left -= 100
+    assert quota.charge_egress(now=0.0) == 0.0
+    quota.egress_left -= 50
+    usage.service_seconds = 1.5
+
+    assert quota.charge_egress(now=0.0) == 0.5
+    assert usage.service_seconds > quota.service_check_at
+    assert quota.charge_service_time(now=0.0) == 0.5
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 2)), max_size=40))
+def test_lazy_charging_never_waits_longer_than_charging_each_request(
+    steps: list[tuple[int, float]],
+) -> None:
+    quota, usage = counted({Dimension.INGRESS_BYTES: 100.0})
+    always = Bucket.full(100.0, 0.0)
+    now = 0.0
+    for amount, later in steps:
+        now += later
+        usage.bytes_in += amount
+        wait = quota.charge_ingress(now) if usage.bytes_in > usage.bytes_in_check_at else 0.0
+
+        assert wait <= always.spend(float(amount), now) + 1e-6
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 3)), max_size=60))
+def test_a_client_that_waits_gets_its_rate_two_bursts_and_one_request(
+    steps: list[tuple[int, float]],
+) -> None:
+    quota, usage = counted({Dimension.INGRESS_BYTES: 100.0})
+    now = 0.0
+    for amount, later in steps:
+        now += later
+        usage.bytes_in += amount
+        assert usage.bytes_in <= 100.0 * now + 200.0 + amount + 1e-6
+        if usage.bytes_in > usage.bytes_in_check_at:
+            now += quota.charge_ingress(now)
+
+
+def test_use_before_a_lower_limit_is_charged_at_the_old_one() -> None:
+    quota, usage = counted({Dimension.INGRESS_BYTES: 100.0})
+    usage.bytes_in = 80
+
+    quota.retune({Dimension.INGRESS_BYTES: 10.0}, now=0.0)
+
+    assert usage.bytes_in_check_at == 90  # ten are left of the burst, and one burst is ten
+
+
+def every_response() -> list[tuple[str, int]]:
+    definitions = load()
+    return [
+        (api, version)
+        for api in definitions.apis().values()
+        if "broker" in definitions.request(api).listeners
+        for version in definitions.response(api).valid_versions
+        if any(f.name == "ThrottleTimeMs" and version in f.versions for f in definitions.response(api).fields)
+    ]
+
+
+def test_every_response_with_a_throttle_time_gets_it_and_nothing_else_changes() -> None:
+    for api, version in every_response():
+        body: dict[str, Any] = {"ThrottleTimeMs": 7}
+        frame = encode_response(api, version, Response(5, body))
+
+        throttled = decode_response(api, version, with_throttle_time(frame, {5: (api, version, 1234)})[4:])
+
+        plain = decode_response(api, version, frame[4:])
+        assert throttled.body == plain.body | {"ThrottleTimeMs": 1234}, (api, version)
+
+
+def test_a_longer_throttle_time_of_the_broker_stays() -> None:
+    frame = encode_response("Fetch", 12, Response(5, {"ThrottleTimeMs": 900}))
+
+    assert with_throttle_time(frame, {5: ("Fetch", 12, 100)}) == frame
+
+
+def test_unthrottled_responses_and_partial_frames_stay_unchanged() -> None:
+    frame = encode_response("Produce", 9, Response(5, {"ThrottleTimeMs": 0}))
+
+    assert with_throttle_time(frame, {}) == frame
+    assert with_throttle_time(frame[:-3], {5: ("Produce", 9, 100)}) == frame[:-3]
+    assert with_throttle_time(frame[:7], {5: ("Produce", 9, 100)}) == frame[:7]
+
+
+def test_each_of_several_frames_gets_its_throttle_time() -> None:
+    first = encode_response("Produce", 9, Response(1, {"ThrottleTimeMs": 0}))
+    second = encode_response("Fetch", 12, Response(2, {"ThrottleTimeMs": 0}))
+
+    out = with_throttle_time(first + second, {1: ("Produce", 9, 50), 2: ("Fetch", 12, 60)})
+
+    assert decode_response("Produce", 9, out[4 : len(first)]).body["ThrottleTimeMs"] == 50
+    assert decode_response("Fetch", 12, out[len(first) + 4 :]).body["ThrottleTimeMs"] == 60
+
+
+def test_versions_without_a_throttle_time_have_no_field() -> None:
+    assert throttle_field_at("Produce", 3) < 0
+    assert throttle_field_at("Fetch", 12) > 0
+    assert not throttle_field_at("SaslHandshake", 1)
+
+
+def fetch(version: int, bytes_max: int, correlation_id: int = 1) -> bytes:
+    body = {"MaxWaitMs": 500, "MinBytes": 1, "MaxBytes": bytes_max, "IsolationLevel": 0, "Topics": []}
+    return encode_request(Request("Fetch", version, correlation_id, "a client", body))
+
+
+def test_a_fetch_of_any_version_is_capped() -> None:
+    for version in load().request("Fetch").valid_versions:
+        assert cap_fetch_bytes(fetch(version, 50_000_000), 1_000) == fetch(version, 1_000), version
+        assert cap_fetch_bytes(fetch(version, 900), 1_000) == fetch(version, 900), version
+
+
+def test_only_fetches_are_capped_and_partial_requests_stay_unchanged() -> None:
+    other = encode_request(Request("Metadata", 12, 3, "a client", {"Topics": None}))
+    both = other + fetch(12, 5_000_000) + fetch(16, 6_000_000)
+
+    assert cap_fetch_bytes(both, 1_000) == other + fetch(12, 1_000) + fetch(16, 1_000)
+    for cut in range(len(other), len(other) + 30):
+        assert cap_fetch_bytes(both[:cut], 1_000)[: len(other)] == other
+        assert len(cap_fetch_bytes(both[:cut], 1_000)) == cut
+
+
+def creation(version: int, *topics: tuple[str, int], **more: Any) -> Request:
+    requested = [
+        {"Name": n, "NumPartitions": c, "ReplicationFactor": 1, "Assignments": []} for n, c in topics
+    ]
+    return Request("CreateTopics", version, 1, "t", {"Topics": requested, "ValidateOnly": False, **more})
+
+
+class Tokens:
+    def __init__(self, rate: float) -> None:
+        self.quota = TenantQuota()
+        self.quota.retune({Dimension.PARTITION_CHANGES: rate}, now=0.0)
+
+    def __call__(self, count: float) -> float:
+        return self.quota.charge({Dimension.PARTITION_CHANGES: count}, now=0.0)
+
+
+def test_partitions_beyond_the_limit_are_refused_and_the_rest_is_created() -> None:
+    judged = decide_partitions(creation(7, ("a", 4), ("b", 9), ("c", 1)), {"old": (5, 3)}, 10, Tokens(100.0))
+
+    assert [topic["Name"] for topic in judged.request.body["Topics"]] == ["a", "c"]
+    assert [(one.name, one.code) for one in judged.refused] == [("b", Code.POLICY_VIOLATION)]
+    assert judged.changes == 5
+
+
+def test_during_debt_a_new_client_is_refused_and_an_old_one_waits() -> None:
+    tokens, old = Tokens(2.0), Tokens(2.0)
+
+    judged = decide_partitions(creation(7, ("a", 6), ("b", 1)), {}, None, tokens)
+    waits = decide_partitions(creation(5, ("a", 6), ("b", 2)), {}, None, old)
+
+    assert [(one.name, one.code) for one in judged.refused] == [("b", Code.THROTTLING_QUOTA_EXCEEDED)]
+    assert judged.throttle_seconds == 2.0
+    assert (waits.refused, waits.changes, waits.throttle_seconds) == ((), 8, 3.0)
+
+
+def test_validate_only_requests_are_free() -> None:
+    tokens = Tokens(1.0)
+
+    judged = decide_partitions(creation(7, ("a", 50), ValidateOnly=True), {}, None, tokens)
+
+    assert (judged.changes, judged.throttle_seconds, tokens(0.0)) == (0, 0.0, 0.0)
+
+
+def test_only_new_partitions_of_a_topic_count() -> None:
+    requested = [{"Name": "old", "Count": 8, "Assignments": None}]
+    request = Request("CreatePartitions", 3, 1, "t", {"Topics": requested, "ValidateOnly": False})
+
+    assert decide_partitions(request, {"old": (5, 3)}, 8, Tokens(100.0)).changes == 3
+    assert (
+        decide_partitions(request, {"old": (5, 3)}, 7, Tokens(100.0)).refused[0].code == Code.POLICY_VIOLATION
+    )
+
+
+class Harness:
+    """A gateway with two tenants, of which the first has limits."""
+
+    def __init__(self, make_gateway: Callable[..., RunningGateway]) -> None:
+        self.quotas = Quotas()
+        self.limited, self.free = new_access(), new_access()
+        running = make_gateway(self.limited, self.free, session=throttled_sessions(self.quotas))
+        self.limited, self.free = running.accesses
+
+    def topic(self, access: Access) -> None:
+        client = AdminClient(access.client_config())
+        client.create_topics([NewTopic("load", 1, 3)])["load"].result(SECONDS_MAX)
+        asyncio.run(wait_for_topic(access, "load"))
+
+    def limit(self, dimension: Dimension, rate: float) -> TenantQuota:
+        return self.quotas.retune(self.limited.tenant.id, {dimension: rate}, time.monotonic())
+
+    def produce(self, access: Access, count: int) -> list[float]:
+        """The throttle times that the client received, in seconds."""
+        waits: list[float] = []
+        callback = {"throttle_cb": lambda event: waits.append(event.throttle_time)}
+        failed: list[Any] = []
+        producer = Producer(access.client_config(linger_ms=0, batch_size=100_000) | callback)
+        for _ in range(count):
+            producer.produce(
+                "load", bytes(RECORD_BYTES), on_delivery=lambda e, _: failed.append(e) if e else None
+            )
+        assert producer.flush(SECONDS_MAX) == 0
+        assert failed == []
+        return [wait for wait in waits if wait > 0]
+
+    def consume(self, access: Access, count: int) -> list[float]:
+        waits: list[float] = []
+        callback = {"throttle_cb": lambda event: waits.append(event.throttle_time)}
+        config = access.client_config(group_id="g", fetch_message_max_bytes=200_000)
+        consumer = Consumer(config | callback)
+        consumer.assign([TopicPartition("load", 0, OFFSET_BEGINNING)])
+        read = 0
+        end = time.monotonic() + SECONDS_MAX
+        while (read < count or not waits) and time.monotonic() < end:
+            message = consumer.poll(0.2)
+            read += message is not None and message.error() is None
+            if read >= count and access is self.free:
+                break
+        consumer.close()
+        assert read == count
+        return [wait for wait in waits if wait > 0]
+
+
+@pytest.fixture
+def rig(make_gateway: Callable[..., RunningGateway]) -> Harness:
+    return Harness(make_gateway)
+
+
+@pytest.mark.kafka
+def test_a_throttled_producer_loses_nothing_and_another_tenant_is_not_delayed(
+    rig: Harness,
+) -> None:
+    quota = rig.limit(Dimension.INGRESS_BYTES, 1e6)
+    rig.topic(rig.limited)
+    rig.topic(rig.free)
+
+    waits, neighbour = rig.produce(rig.limited, 60), rig.produce(rig.free, 60)
+
+    assert waits
+    assert quota.throttled_seconds[Dimension.INGRESS_BYTES] > 0
+    assert neighbour == []
+
+
+@pytest.mark.kafka
+def test_a_throttled_consumer_reads_everything(rig: Harness) -> None:
+    rig.topic(rig.limited)
+    rig.topic(rig.free)
+    quota = rig.limit(Dimension.EGRESS_BYTES, 5e5)
+    for access in (rig.limited, rig.free):
+        rig.produce(access, 40)
+
+    waits, neighbour = rig.consume(rig.limited, 40), rig.consume(rig.free, 40)
+
+    assert waits
+    assert quota.throttled_seconds[Dimension.EGRESS_BYTES] > 0
+    assert neighbour == []
+
+
+@pytest.mark.kafka
+def test_a_fetch_is_capped_at_a_fraction_of_a_second(rig: Harness) -> None:
+    rig.topic(rig.free)
+    rig.topic(rig.limited)
+    rig.produce(rig.limited, 10)
+    rig.limit(Dimension.EGRESS_BYTES, 3 * RECORD_BYTES)
+
+    async def fetched() -> int:
+        async with Client(rig.limited.bootstrap, rig.limited.security()) as client:
+            return len((await read(client, Partition("load", 0), 0, wait_ms=1000)).records)
+
+    assert 0 < asyncio.run(fetched()) <= 3
+
+
+@pytest.mark.kafka
+def test_partitions_are_limited_in_number_and_rate_of_change(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    limits = TenantLimits(partitions_max=6)
+    quotas = Quotas()
+    running = make_gateway(
+        new_access(limits=limits, quota={Dimension.PARTITION_CHANGES: 0.01}),
+        session=throttled_sessions(quotas),
+    )
+    (access,) = running.accesses
+
+    async def ask(*new_topics: topics.NewTopic) -> list[Any]:
+        async with Client(access.bootstrap, access.security()) as client:
+            return list((await topics.create(client, new_topics)).values())
+
+    async def gone(name: str) -> None:
+        async with Client(access.bootstrap, access.security()) as client:
+            assert (await topics.delete(client, [name])) == {name: None}
+
+    many = asyncio.run(ask(topics.NewTopic("many", 7, 3)))
+    few = asyncio.run(ask(topics.NewTopic("few", 2, 3)))
+    asyncio.run(wait_for_topic(access, "few", 2))  # counted towards the next one
+    soon = asyncio.run(ask(topics.NewTopic("soon", 1, 3)))
+    asyncio.run(gone("few"))
+
+    assert [failure.facts["error_code"] for failure in many] == [Code.POLICY_VIOLATION]
+    assert not isinstance(few[0], PenstockError)
+    assert [failure.facts["error_code"] for failure in soon] == [Code.THROTTLING_QUOTA_EXCEEDED]
+    assert quotas.of(access.tenant.id).throttled_seconds[Dimension.PARTITION_CHANGES] > 0
+    assert running.gateway.usage[access.tenant.id].partition_changes == 4  # two created, two deleted
+
+
+@pytest.mark.kafka
+def test_a_request_beyond_its_tenants_limit_closes_the_connection(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    running = make_gateway(
+        new_access(limits=TenantLimits(request_bytes_max=20_000)), session=throttled_sessions(Quotas())
+    )
+    (access,) = running.accesses
+
+    async def requested(size: int) -> bytes:
+        reader, writer = await raw_login(access)
+        body = {"Topics": [{"Name": "t" * 200} for _ in range(size // 200)]}
+        writer.write(encode_request(Request("Metadata", 12, 3, "t", body)))
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                return await reader.read(4)
+        except ConnectionResetError:  # closed with unread bytes
+            return b""
+        finally:
+            writer.close()
+
+    assert asyncio.run(requested(2_000)) != b""
+    assert asyncio.run(requested(30_000)) == b""

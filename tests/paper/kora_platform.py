@@ -1,0 +1,453 @@
+"""Claims of the Kora paper (VLDB 2023), sections 1 to 4: the platform."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.paper.claim import Claim
+
+CLAIMS: Final = (
+    Claim(
+        "§1, §5",
+        "Users pay only for what they use: usage is metered to the byte.",
+        ("penstock.gateway.metering", "penstock.pipeline.jobs.metering", "penstock.pipeline.jobs.invoices"),
+        (
+            "tests/pipeline/test_tenant.py::test_metered_usage_equals_the_gateway_s_counters_to_the_byte",
+            "tests/pipeline/test_metering.py::test_late_repeated_and_lost_reports_never_count_twice",
+        ),
+        rows=("P2",),
+    ),
+    Claim(
+        "§3.1",
+        "No acknowledged record is lost when any process fails, and the process comes back.",
+        ("penstock.fleet.supervisor", "penstock.fleet.node_watch"),
+        (
+            "tests/fleet/test_recovery.py::test_kill_9_of_any_process_loses_no_acknowledged_record_and_status_stays_right",
+        ),
+        rows=("K3", "K12"),
+    ),
+    Claim(
+        "§3.2",
+        "Users specify cluster requirements through the control plane's HTTP API.",
+        ("penstock.control.api", "penstock.control.decisions"),
+        ("tests/control/test_api.py::test_a_cluster_is_requested_in_terms_of_its_workload",),
+        rows=("K1", "K5"),
+    ),
+    Claim(
+        "§3.2",
+        "The logical cluster is the unit of provisioning; a physical cluster hosts one or more of them.",
+        ("penstock.control.decisions", "penstock.control.effects"),
+        (
+            "tests/control/test_service.py::test_a_new_cluster_has_its_user_acls_and_state",
+            "tests/gateway/test_librdkafka.py::test_two_tenants_with_the_same_topic_name_have_separate_records",
+        ),
+        rows=("K1",),
+    ),
+    Claim(
+        "§3.2",
+        "The control plane allocates brokers for a dedicated cluster and releases them, as local processes.",
+        ("penstock.control.physical.local", "penstock.control.physical.adopted"),
+        (
+            "tests/control/test_physical.py::test_a_dedicated_cluster_gets_dedicated_brokers_and_releases_them",
+        ),
+        rows=("K1",),
+    ),
+    Claim(
+        "§3.2", "The control plane allocates cloud resources and places them with Kubernetes.", rows=("K1",)
+    ),
+    Claim(
+        "§3.2",
+        "Brokers and replicas are spread evenly across availability zones.",
+        ("penstock.fleet.spec_file", "penstock.balance.replica_placement"),
+        (
+            "tests/fleet/test_spec_file.py::test_brokers_are_spread_over_the_zones",
+            "tests/gateway/test_librdkafka.py::test_replicas_of_a_new_topic_are_in_distinct_zones",
+        ),
+        rows=("K1", "K16"),
+    ),
+    Claim(
+        "§3.2",
+        "Quotas and API keys reach the physical cluster over the Kafka protocol and are stored in internal topics.",
+        ("penstock.control.state_publisher", "penstock.gateway.tenant_source", "penstock.model.tenant_state"),
+        (
+            "tests/control/test_gateway_files.py::test_keys_reach_the_gateway_when_created_rotated_and_revoked",
+            "tests/control/test_service.py::test_client_quotas_follow_the_quota_and_are_deleted_with_the_tenant",
+        ),
+        rows=("K1",),
+    ),
+    Claim(
+        "§3.2",
+        "Control plane and data plane are decoupled: tenants work and gateways start while no control plane runs.",
+        ("penstock.gateway.tenant_source",),
+        (
+            "tests/control/test_gateway_files.py::test_gateways_start_and_serve_while_no_control_plane_runs",
+            "tests/control/test_physical.py::test_tenants_work_and_gateways_start_while_home_cluster_and_control_plane_are_down",
+        ),
+        rows=("K1", "K2"),
+    ),
+    Claim(
+        "§3.2",
+        "Users use standard Kafka clients; the client APIs remain the same.",
+        ("penstock.gateway.session", "penstock.gateway.apis", "penstock.wire"),
+        (
+            "tests/gateway/test_java.py::test_java_clients_of_two_tenants_work_at_once_under_the_same_names",
+            "tests/gateway/test_librdkafka.py::test_a_transaction_commits_records_and_offsets_or_neither",
+            "tests/gateway/test_kafka_python.py::test_two_tenants_produce_and_consume_under_the_same_names",
+            "tests/gateway/test_aiokafka.py::test_two_tenants_produce_and_consume_under_the_same_names",
+            "tests/gateway/test_peer_go.py::test_franz_go_as_two_tenants_sees_each_its_own_cluster",
+        ),
+        rows=("K2", "K17"),
+    ),
+    Claim(
+        "§3.2",
+        "The proxy routes to individual brokers by SNI.",
+        ("penstock.gateway.sni_hosts", "penstock.gateway.server"),
+        ("tests/gateway/test_server.py::test_the_host_name_selects_tenant_and_broker",),
+        rows=("K2",),
+    ),
+    Claim(
+        "§3.2",
+        "The proxy is stateless and scales separately from brokers.",
+        ("penstock.gateway.process", "penstock.gateway.worker_supervisor"),
+        (
+            "tests/gateway/test_replacement.py::test_nothing_is_lost_while_gateways_are_replaced",
+            "tests/gateway/test_drain.py::test_clients_with_default_settings_see_no_error_during_a_replacement",
+            "tests/gateway/test_workers.py::test_two_workers_are_replaced_under_load_without_client_errors",
+        ),
+        rows=("K2",),
+    ),
+    Claim(
+        "§3.2",
+        "The proxy supports large clusters without running out of ports.",
+        ("penstock.gateway.upstream",),
+        rows=("K2",),
+    ),
+    Claim(
+        "§3.2",
+        "Network access rules and connection limits are enforced at the proxy before the broker authenticates.",
+        ("penstock.gateway.admission", "penstock.gateway.config"),
+        (
+            "tests/gateway/test_endurance.py::test_connections_beyond_the_limit_or_outside_the_networks_are_refused",
+            "tests/gateway/test_decisions.py::test_deny_rules_come_first_and_ipv4_mapped_addresses_match",
+            "tests/gateway/test_decisions.py::test_each_bound_has_a_denial_reason",
+        ),
+        rows=("K2",),
+    ),
+    Claim(
+        "§3.2, §4.4",
+        "Every component exposes telemetry for its key performance indicators.",
+        (
+            "penstock.metrics_server",
+            "penstock.kafka.broker_metrics",
+            "penstock.gateway.metrics",
+            "penstock.gateway.telemetry",
+            "penstock.control.metrics",
+            "penstock.quota.metrics",
+        ),
+        (
+            "tests/kafka/test_broker_metrics.py::test_a_real_broker_counts_what_was_produced",
+            "tests/kafka/test_broker_metrics.py::test_a_real_controller_reports_the_number_of_active_brokers",
+            "tests/gateway/test_server.py::test_metrics_are_served_with_bounded_labels",
+            "tests/gateway/test_telemetry.py::test_client_metrics_show_for_their_tenant_alone",
+            "tests/control/test_api.py::test_metrics_and_health_need_no_token",
+            "tests/quota/test_metrics.py::test_use_and_grants_of_a_tenant_are_summed_over_all_gateways",
+            "tests/consume/test_metrics.py::test_metrics_show_finished_running_and_waiting_records",
+            "tests/olep/test_metrics.py::test_an_executor_exports_its_counters_and_the_position_of_its_partitions",
+            "tests/scale/test_external_scaler.py::test_metrics_of_a_watch_are_exported_until_it_expires",
+            "tests/pipeline/test_metrics.py::test_metrics_label_a_job_with_its_consumer_group",
+        ),
+        rows=("K10",),
+    ),
+    Claim(
+        "§3.3",
+        "Cluster metadata is in an internal topic with a Raft-based protocol (KRaft), not in ZooKeeper.",
+        ("penstock.fleet.kafka_properties", "penstock.kafka.quorum"),
+        (
+            "tests/kafka/test_quorum.py::test_the_metadata_log_holds_every_change_in_order",
+            "tests/kafka/test_quorum.py::test_the_whole_log_can_be_read_from_its_start",
+        ),
+        rows=("K3",),
+    ),
+    Claim(
+        "§3.3",
+        "Controllers run in processes separate from brokers.",
+        ("penstock.fleet.spec", "penstock.fleet.spec_file"),
+        (
+            "tests/fleet/test_spec_file.py::test_by_default_a_cluster_has_one_controller_and_three_brokers_in_three_zones",
+            "tests/kafka/test_quorum.py::test_brokers_and_controllers_describe_the_same_quorum",
+        ),
+        rows=("K3",),
+    ),
+    Claim(
+        "§3.3",
+        "Standby controllers follow the metadata log and take over at once when the active one fails.",
+        rows=("K3",),
+    ),
+    Claim("§3.3", "All brokers can be rolled while the controller stays stable.", rows=("K3", "K16")),
+    Claim(
+        "§3.4",
+        "New data is on local disks; as it ages, it moves to an object store and is removed locally.",
+        rows=("K4",),
+    ),
+    Claim(
+        "§3.4", "Tier metadata is published to an internal topic, which every replica follows.", rows=("K4",)
+    ),
+    Claim("§3.4", "Reads outside the local data are served from the object store.", rows=("K4",)),
+    Claim(
+        "§3.4", "Rebalancing moves only the active set, and local disks do not limit retention.", rows=("K4",)
+    ),
+    Claim(
+        "§4.1",
+        "A capacity unit (CKU) states maximum ingress, egress, request rate, connections, connection rate, partitions.",
+        ("penstock.control.capacity_units",),
+        (
+            "tests/control/test_capacity_units.py::test_the_units_cover_the_needs_and_one_less_would_not",
+            "tests/control/test_capacity_units.py::test_the_scarcest_dimension_decides",
+        ),
+        rows=("K5",),
+    ),
+    Claim(
+        "§4.1",
+        "The unit is the minimum size of a cluster, and the step by which a logical cluster grows or shrinks.",
+        ("penstock.control.capacity_units", "penstock.control.decisions"),
+        (
+            "tests/control/test_capacity_units.py::test_without_needs_a_cluster_has_one_unit",
+            "tests/cli/test_tenants.py::test_clusters_are_listed_shown_changed_moved_and_deleted",
+        ),
+        rows=("K5",),
+    ),
+    Claim(
+        "§4.1",
+        "Clusters with equal units perform comparably for the same workload on three clouds.",
+        rows=("K5",),
+    ),
+    Claim("§4.1", "A cluster's load, that of its most loaded broker, is shown to users.", rows=("K6",)),
+    Claim(
+        "§4.1.1",
+        "Broker load at low utilisation: the share of time its request threads are busy.",
+        ("penstock.balance.cell_load", "penstock.kafka.broker_metrics"),
+        (
+            "tests/balance/test_cells.py::test_the_load_of_a_cell_is_the_largest_of_its_three_parts",
+            "tests/control/test_relief_service.py::test_broker_metrics_show_each_tenants_share_of_a_cell",
+        ),
+        rows=("K6",),
+    ),
+    Claim(
+        "§4.1.1",
+        "Broker load at high utilisation: Kingman's formula on a 1-minute decaying average of queue waits (G/G/1).",
+        rows=("K6",),
+    ),
+    Claim(
+        "Figure 3", "Broker load tracks CPU use linearly while latency grows far more steeply.", rows=("K6",)
+    ),
+    Claim(
+        "§4.2.1",
+        "Lower bounds rule out hardware, performance tests judge the rest, roll-out is staged.",
+        rows=("K7",),
+    ),
+    Claim("§4.2.1", "Right-sizing improved the fleet's P99 latency by a factor of 3.", rows=("K7",)),
+    Claim(
+        "§4.2.2, §3.2",
+        "A cheaper single-zone option keeps all of a cluster's brokers in one zone.",
+        ("penstock.control.cluster_placement",),
+        ("tests/control/test_decisions.py::test_a_single_zone_cluster_stays_in_its_zone",),
+        rows=("K7",),
+    ),
+    Claim(
+        "§4.2.2",
+        "Brokers choose a follower in the client's zone for fetches: their replica selector is rack-aware.",
+        ("penstock.fleet.kafka_properties",),
+        ("tests/fleet/test_kafka_properties.py::test_the_properties_the_platform_needs_are_set",),
+        rows=("K7",),
+    ),
+    Claim(
+        "§4.2.2",
+        "A tenant's consumer is served by a follower in its own zone, through the proxy.",
+        rows=("K7",),
+    ),
+    Claim(
+        "§4.2.3",
+        "Supporting services share the broker's machine, about 80 % of which is reserved for it.",
+        rows=("K7",),
+    ),
+    Claim(
+        "§4.3",
+        "Replicas move between brokers while clients keep working.",
+        (
+            "penstock.balance.move_plan",
+            "penstock.balance.move_execution",
+            "penstock.balance.replication_throttle",
+        ),
+        (
+            "tests/balance/test_move_execution.py::test_clients_work_through_a_move_and_lose_nothing",
+            "tests/balance/test_move_execution.py::test_a_killed_move_is_resumed_by_calling_it_again",
+            "bench.cells::move-client-errors",
+        ),
+        rows=("K8", "K9"),
+    ),
+    Claim(
+        "§4.3.1",
+        "A blend of ingress, egress, disk use and broker load is balanced over brokers.",
+        rows=("K8",),
+    ),
+    Claim(
+        "§4.3.1",
+        "Balancing between cells weighs reactivity against stability: brief peaks move nothing, moves are bounded.",
+        ("penstock.balance.cell_relief",),
+        (
+            "tests/balance/test_cell_relief.py::test_a_brief_load_peak_moves_no_tenant",
+            "tests/balance/test_cell_relief.py::test_the_number_of_moves_per_hour_is_bounded",
+            "tests/balance/test_cell_relief.py::test_rounds_come_to_rest_and_fill_no_cell",
+        ),
+        rows=("K8", "K21"),
+    ),
+    Claim(
+        "§4.3.1", "Prioritised goals: a move must be accepted by all goals of higher priority.", rows=("K8",)
+    ),
+    Claim("§4.3.1", "Triggering goals start a round; balancing goals are best effort.", rows=("K8",)),
+    Claim(
+        "§4.3.1",
+        "A broker's load is attributed by other metrics: to tenants, by their bytes.",
+        ("penstock.control.relief_service", "penstock.control.observation"),
+        ("tests/control/test_relief_service.py::test_handler_time_is_attributed_to_tenants_by_their_bytes",),
+        rows=("K8",),
+    ),
+    Claim(
+        "§4.3.1",
+        "A broker's load is attributed to replicas, by topic and broker metrics, for hundreds of thousands of them.",
+        rows=("K8",),
+    ),
+    Claim("Figure 5", "Rebalancing quickly removes a large latency skew between brokers.", rows=("K8",)),
+    Claim(
+        "§4.3.2",
+        "Brokers are added to a running cluster, and tenants can use them.",
+        ("penstock.platform.expansion", "penstock.fleet.cluster_record"),
+        (
+            "tests/platform/test_expansion.py::test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it",
+        ),
+        rows=("K9",),
+    ),
+    Claim(
+        "§4.3.2",
+        "An expansion is complete when every new broker carries a fair share of the load.",
+        rows=("K9",),
+    ),
+    Claim(
+        "§4.3.2",
+        "Replicas with the largest contribution move first, since a few cause most of the load.",
+        rows=("K9",),
+    ),
+    Claim("§4.3", "A cluster shrinks: brokers are drained and removed.", rows=("K9",)),
+    Claim(
+        "§4.4.1", "A health-check agent outside the network probes brokers through the proxy.", rows=("K10",)
+    ),
+    Claim(
+        "§4.4.2",
+        "100 produce and 100 consume probes each minute for each broker, on partitions that stay with it.",
+        rows=("K10",),
+    ),
+    Claim(
+        "§4.4.2",
+        "Latency SLO: each minute's worst broker P99, the week's P99 per cluster, median and P90 over the fleet.",
+        ("penstock.pipeline.jobs.slo",),
+        ("tests/pipeline/test_slo.py::test_cluster_and_fleet_metrics_follow_the_paper_s_definition",),
+        rows=("K11", "P2"),
+    ),
+    Claim("§4.4.2", "The fleet's P99 of the latency SLO.", ("penstock.pipeline.jobs.slo",), rows=("K11",)),
+    Claim(
+        "§4.4.2",
+        "Availability of each cluster, by the same method.",
+        ("penstock.pipeline.jobs.slo",),
+        ("tests/pipeline/test_slo.py::test_cluster_and_fleet_metrics_follow_the_paper_s_definition",),
+        rows=("K11", "P2"),
+    ),
+    Claim(
+        "Figure 6",
+        "The fleet's SLO is tracked week over week.",
+        ("penstock.pipeline.jobs.slo_report",),
+        ("tests/pipeline/test_story.py::test_reports_come_from_the_tables_of_platform_jobs",),
+        rows=("K11",),
+    ),
+    Claim(
+        "§4.5.3",
+        "A broker that stops responding has a distinct state.",
+        ("penstock.fleet.status", "penstock.fleet.node_watch"),
+        (
+            "tests/fleet/test_recovery.py::test_a_frozen_node_is_unresponsive_and_ready_again_when_it_continues",
+        ),
+        rows=("K12",),
+    ),
+    Claim(
+        "§4.5.3",
+        "A broker without probes and client traffic has lost its network, and is demoted.",
+        rows=("K12",),
+    ),
+    Claim(
+        "§4.5.3",
+        "A broker without storage progress is restarted, and fenced until its storage works.",
+        rows=("K12",),
+    ),
+    Claim(
+        "§4.5.3",
+        "A broker slower than the rest of its cluster leaves the ISR and keeps replicating.",
+        rows=("K12",),
+    ),
+    Claim("§4.5.3", "An operator is notified when automatic mitigation does not work.", rows=("K12",)),
+    Claim(
+        "§4.5.3",
+        "12 degradations handled in 30 days; the uptime SLA rose from 99.95 % to 99.99 %.",
+        rows=("K12",),
+    ),
+    Claim(
+        "§4.6.1",
+        "Cluster linking replicates all data and metadata to another cluster, byte for byte.",
+        rows=("K13",),
+    ),
+    Claim(
+        "§4.6.1",
+        "Failover repoints clients; keys work and consumers continue from their commits.",
+        rows=("K13",),
+    ),
+    Claim(
+        "§4.6.2",
+        "Tiered data and metadata are kept for N days; a deleted prefix can be restored.",
+        rows=("K14",),
+    ),
+    Claim(
+        "§4.6.3",
+        "Every operation of the control plane is recorded as an audit event, with its actor.",
+        ("penstock.control.leadership", "penstock.model.events"),
+        ("tests/control/test_service.py::test_the_audit_log_has_actors_and_operations_and_no_secret",),
+        rows=("K15",),
+    ),
+    Claim("§4.6.3", "Every metadata change inside brokers is recorded as an audit event.", rows=("K15",)),
+    Claim(
+        "§4.6.3",
+        "A batch job checks the audit events of each subject with a small set of static rules.",
+        ("penstock.pipeline.jobs.audit", "penstock.pipeline.jobs.audit_rules"),
+        ("tests/pipeline/test_audit.py::test_a_planted_violation_is_the_only_finding_among_clean_histories",),
+        rows=("K15", "P2"),
+    ),
+    Claim(
+        "§4.6.3",
+        "Log-start increments are compared with the retention policy, and a violation raises an alert.",
+        rows=("K15",),
+    ),
+    Claim(
+        "Table 1", "Caught: storage corruption at the leader that trims a prefix of the log.", rows=("K15",)
+    ),
+    Claim("Table 1", "Caught: tier metadata that diverges between leader and followers.", rows=("K15",)),
+    Claim("Table 1", "Caught: a spurious change of a topic's retention.", rows=("K15",)),
+    Claim("Table 1", "Caught: a race in updating the log start offset.", rows=("K15",)),
+    Claim(
+        "§4.7",
+        "A roll proceeds zone by zone, with a bounded number of brokers of one zone at once.",
+        rows=("K16",),
+    ),
+    Claim(
+        "§4.7",
+        "The next brokers roll only when the previous ones are in sync; roll time is bounded.",
+        rows=("K16",),
+    ),
+    Claim("§4.7", "Upgrades are staged, with few active versions in the fleet.", rows=("K16",)),
+)

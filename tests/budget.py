@@ -2,7 +2,7 @@
 
 `make test` takes at most 15 minutes: 2 for the checks, 2.5 for the pure tests on two workers, and 10 for the
 tests with real processes on three workers. The areas below share these seconds. An area that needs more takes
-them from another, here, where a reviewer sees it. `tests/plugins/budget.py` enforces the budget.
+them from another, here, where a reviewer sees it. `tests/plugins/budget.py` reports what exceeds it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The budget: what it holds, and that a run over it fails with a line that names the area."""
+"""The budget: what it holds, and that a run over it gets a line that names the area."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
-def test_a_full_run_over_budget_fails_and_names_the_area(suite: pytest.Pytester) -> None:
+def test_a_full_run_over_budget_names_the_area_and_passes(suite: pytest.Pytester) -> None:
     result = suite.runpytest_inprocess()
 
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["over budget: slow took * s (pure), 0 s are allowed"])
     result.stdout.no_fnmatch_line("over budget: quick*")
     result.assert_outcomes(passed=6)
@@ -143,22 +143,23 @@ def test_a_partial_run_is_not_judged(suite: pytest.Pytester, arguments: list[str
     result = suite.runpytest_inprocess(*arguments)
 
     assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("over budget:*")
 
 
 def test_the_run_of_make_test_is_a_full_one(suite: pytest.Pytester) -> None:
     result = suite.runpytest_inprocess("-m", "not soak and not peers")
 
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["over budget: slow took * s (pure), 0 s are allowed"])
 
 
-def test_a_partial_run_is_judged_on_request(suite: pytest.Pytester) -> None:
-    result = suite.runpytest_inprocess("tests/slow", "--budget=always")
+def test_any_run_over_an_enforced_budget_fails(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_inprocess("tests/slow", "--budget=enforce")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_long_loops_are_not_counted(suite: pytest.Pytester) -> None:
-    result = suite.runpytest_inprocess("-m", "soak", "--budget=always")
+    result = suite.runpytest_inprocess("-m", "soak", "--budget=enforce")
 
     assert result.ret == pytest.ExitCode.OK
 
@@ -185,6 +186,6 @@ def test_fixtures_of_the_session_are_charged_to_the_session(
         "def outer(inner): yield inner\n"
     )
 
-    result = suite.runpytest_inprocess("-m", "not kafka and not soak", "--budget=always")
+    result = suite.runpytest_inprocess("-m", "not kafka and not soak", "--budget=enforce")
 
     result.stdout.fnmatch_lines(["over budget: session took * s (pure), 0 s are allowed"])

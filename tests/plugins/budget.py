@@ -6,8 +6,8 @@ run elsewhere. What a fixture of the whole session takes, and the end of the ses
 to `session`, so that it does not fall on whichever area random order puts first or last.
 
 Only a run of all pure tests, of all others, or of everything is judged, and only if it passed: slow tests
-beside broken ones are not the news. Seconds depend on what else the machine does, so being over budget does not
-fail a run. `--budget=enforce` judges any run and fails it; `never` judges none. `--budget-factor` (or the
+beside broken ones are not the news. Seconds depend on what else the machine does, so being over budget does
+not fail a run. `--budget=enforce` judges any run and fails it; `never` judges none. `--budget-factor` (or the
 environment's `TEST_BUDGET_FACTOR`) is how much slower than two idle cores this machine is.
 
 With several workers, each attaches what a test is charged to its report; the controller adds it up.

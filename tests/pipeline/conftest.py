@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +28,26 @@ if TYPE_CHECKING:
     from penstock.pipeline.job import Job
     from tests.harness.fleet import Fleet
 
+# The first compiler alone, with a code cache and a heap that need no clearing between small jobs.
+QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:MetaspaceSize=300m -Xms1000m -Xmn500m"
+)
 ENGINE = Engine(
     master="local[2]",
     memory_mb=1200,
-    # Tests are many small jobs: compiling them well takes longer than running them.
-    conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
+    # Tests are many small jobs: compiling and re-planning them takes longer than running them.
+    conf={
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+    },
 )
+# Py4j searches every jar for a short class name, each time that PySpark uses it.
+PYSPARK_CLASSES = ("functions", "PythonUtils", "PythonSQLUtils", "SimplePythonFunction")
+# Every Spark test runs in a driver east of UTC, where local days start before those of the tables.
+TIME_ZONE = "Asia/Tokyo"
 UNCLOSED_SOCKETS = (
     "ignore:unclosed <socket:ResourceWarning"  # PySpark leaves the sockets of results to the collector
 )
@@ -44,19 +60,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _sockets_are_collected_here(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Collects the sockets that PySpark left open, so that no later test is blamed for them."""
-    yield
-    if request.node.get_closest_marker("spark"):
-        gc.collect()
+def _spark_driver(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The driver's time zone. Afterwards collects the sockets that PySpark left open, so that no later test
+    is blamed for them."""
+    if not request.node.get_closest_marker("spark"):
+        yield
+        return
+    with driver_in(TIME_ZONE):
+        yield
+    gc.collect()
+
+
+@contextmanager
+def driver_in(zone: str) -> Iterator[None]:
+    """This process, and the processes it starts, in a time zone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Starts the Spark of this process; later sessions share it."""
     scratch = tmp_path_factory.mktemp("spark")
-    session = open_session(Lake(str(scratch / "unused")), ENGINE, scratch=scratch)
+    with driver_in(TIME_ZONE):
+        session = open_session(Lake(str(scratch / "unused")), ENGINE, scratch=scratch)
+    jvm: Any = session._jvm
+    for name in PYSPARK_CLASSES:
+        setattr(jvm, name, getattr(jvm, name))
+    gc.collect()
+    gc.freeze()  # thousands of collected tests, which each collection after a test would visit
     yield ENGINE
+    gc.unfreeze()
     session.stop()
 
 

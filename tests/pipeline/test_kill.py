@@ -16,6 +16,7 @@ from penstock.pipeline.jobs import find_job
 from penstock.pipeline.settings import read_settings
 from penstock.pipeline.status import job_files
 from tests.harness.command import clean_environment
+from tests.pipeline.interruption import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,22 +99,13 @@ def test_a_driver_killed_between_table_and_checkpoint_neither_loses_nor_duplicat
 
 
 def test_rejected_records_that_a_crash_left_out_are_written_even_without_the_checkpoint(
-    harness: PipelineHarness, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
     topic = harness.make_topic(unique("orders"))
     harness.send(topic, values())
     job = find_job(read_settings(settings_file(harness, topic), harness.directory), "orders")
-    arrivals: list[str] = []
-
-    def fail_at_point(reached: str) -> None:
-        arrivals.append(reached)
-        if reached == "pipeline.table.committed" and arrivals.count(reached) == 2:
-            raise RuntimeError("failed here")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(fault_points, "reach", fail_at_point)
-        with pytest.raises(RuntimeError, match="failed here"):
-            harness.run(job)
+    with interrupted("pipeline.table.committed", 2):
+        harness.run(job)
     shutil.rmtree(job_files(harness.settings.state, "orders").checkpoint)
 
     harness.run(job)

@@ -13,9 +13,9 @@ import pytest
 
 from penstock.model.ids import LogicalClusterId
 from penstock.pipeline.jobs.metering import METERING, hourly_use
-from penstock.pipeline.lake import derived
 from penstock.pipeline.reading.usage import UsageReader
 from tests.pipeline.generators import BEGIN_MS, HOUR_MS, Gateways
+from tests.pipeline.interruption import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from tests.pipeline.conftest import PipelineHarness
 
 TENANTS = (LogicalClusterId("lkc-00000a"), LogicalClusterId("lkc-00000b"))
-
-
-class FailAtRefresh:
-    """Replaces the fault points: fails at the first one."""
-
-    @staticmethod
-    def reach(point: str) -> None:
-        assert point == derived.REFRESH_STARTED
-        raise ZeroDivisionError
 
 
 def block_of(values: Sequence[bytes | None]) -> pa.RecordBatch:
@@ -122,7 +113,7 @@ def test_hourly_usage_sums_rises_over_hours_and_incarnations(dry: PipelineHarnes
 
 @pytest.mark.spark
 def test_late_repeated_and_lost_reports_never_count_twice(
-    harness: PipelineHarness, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
     """Also: a run that fails before refreshing derived tables leaves that to the next one."""
     topic = harness.make_topic(unique("usage"), partitions=3)
@@ -131,10 +122,8 @@ def test_late_repeated_and_lost_reports_never_count_twice(
     reports = [r.to_bytes() for r in world.reports(gateways=3, hours=30, every_ms=600_000)]
     late = [r for i, r in enumerate(reports) if i % 7 == 0]
     harness.send(topic, [r for i, r in enumerate(reports) if i % 7])
-    with monkeypatch.context() as patched:
-        patched.setattr(derived, "fault_points", FailAtRefresh)
-        with pytest.raises(ZeroDivisionError):
-            harness.run(job)
+    with interrupted("pipeline.derived.refresh-started"):
+        harness.run(job)
     harness.run(job)
     harness.send(topic, [*late, *reports[:50], b"nonsense"])
 

@@ -21,6 +21,7 @@ from penstock.pipeline.olep_rebuild import rebuild
 from penstock.pipeline.spark.kafka import describe_topic
 from tests.harness.fleet import wait_for
 from tests.olep.bank_harness import RunningExecutor, executor
+from tests.pipeline.interruption import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,11 @@ def test_a_rebuild_equals_a_replay_and_an_executor_continues_from_it(
     task = FoldTask(BANK, "accounts", log.topic_id, codec, offsets.end, sent={})
     stores = SqliteStores(harness.directory / "stores")
 
-    done = rebuild(harness.session, harness.connection, offsets, task, harness.directory / "work", stores)
+    work = harness.directory / "work"
+    with interrupted("pipeline.rebuild.stored"):
+        rebuild(harness.session, harness.connection, offsets, task, work, stores)
+
+    done = rebuild(harness.session, harness.connection, offsets, task, work, stores)
 
     assert kafka_topic_id(offsets.id) == log.topic_id
     assert done.positions == dict(offsets.end)

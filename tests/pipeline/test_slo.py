@@ -11,6 +11,7 @@ import pytest
 
 from penstock.pipeline.jobs.slo import SLO
 from tests.pipeline.generators import Checkers, nearest_rank
+from tests.pipeline.interruption import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +24,16 @@ pytestmark = pytest.mark.spark
 def test_cluster_and_fleet_metrics_follow_the_paper_s_definition(
     harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
+    """Also after a run that failed with one of the derived tables refreshed."""
     topic = harness.make_topic(unique("health"))
     job = replace(SLO, source=replace(SLO.source, topic=topic))
     world = Checkers(random.Random(5))
-    probes = [p.to_bytes() for p in world.probes(clusters=4, brokers=2, weeks=2, minutes=30, each=20)]
-    harness.send(topic, [*probes, *probes[:500], b'{"schema":"usage/1.0"}'])
+    probes = [p.to_bytes() for p in world.probes(clusters=4, brokers=2, weeks=2, minutes=10, each=20)]
+    early, late = probes[:2000], probes[2000:]
+    harness.send(topic, early)
+    with interrupted("pipeline.derived.refresh-started", 2):
+        harness.run(job)
+    harness.send(topic, [*late, *probes[:500], b'{"schema":"usage/1.0"}'])
 
     outcome = harness.run(job)
 
@@ -44,4 +50,4 @@ def test_cluster_and_fleet_metrics_follow_the_paper_s_definition(
         (week, 4, nearest_rank([a for a, _ in pairs], 0.5), nearest_rank([a for a, _ in pairs], 0.9))
         for week, pairs in sorted(by_week.items())
     ]
-    assert (outcome.rejected, outcome.records) == (1, len(probes) + 501)
+    assert (outcome.rejected, outcome.records) == (1, len(late) + 501)

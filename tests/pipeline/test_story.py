@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+import yaml
 
 from penstock.cli.app import run
 from penstock.model.errors import Exit
@@ -56,6 +57,7 @@ def test_a_job_is_run_shown_explained_backfilled_and_maintained(
     harness.send(topic, values()[:3])
     (shown,) = (row for row in command("status").data if row["job"] == "orders")
     explained = command("explain", "orders").data
+    harness.session.sql("DELETE FROM lake.shop.orders WHERE id IN (3, 120)")
     filled = command("backfill", "orders").data
     maintained = command("maintain", "shop.orders").data
     shutil.rmtree(harness.directory / "state" / "orders" / "checkpoint")
@@ -71,6 +73,31 @@ def test_a_job_is_run_shown_explained_backfilled_and_maintained(
     assert maintained["files_after"] <= maintained["files_before"]
     assert command("run", "orders").data["records"] == 3
     assert len(harness.rows("shop.orders")) == RECORDS - 4 + 3
+
+
+def test_a_pattern_runs_a_job_for_each_topic_that_matches_also_for_one_that_came_later(
+    harness: PipelineHarness, unique: Callable[[str], str], command: Callable[..., CommandResult]
+) -> None:
+    shop = unique("shop")
+    file = settings_file(harness, "unused")
+    settings = yaml.safe_load(file.read_text())
+    job = settings["jobs"]["orders"]
+    del job["topic"]
+    job |= {"topics": f"{shop}-(eu|us)", "table": "shop.{topic}"}
+    file.write_text(yaml.safe_dump(settings))
+    eu, _ = (harness.make_topic(f"{shop}-{place}", partitions=1) for place in ("eu", "euro"))
+    harness.send(eu, values()[:5])
+    first = command("run", "orders")
+    us = harness.make_topic(f"{shop}-us", partitions=1)
+    harness.send(us, values()[:3])
+
+    second = command("run", "orders")
+
+    assert (first.code, second.code) == (Exit.FINE, Exit.FINE)
+    slug = shop.replace("-", "_")
+    tables = {row.tableName for row in harness.session.sql("SHOW TABLES IN lake.shop").collect()}
+    assert tables == {f"{slug}_{place}{rejected}" for place in ("eu", "us") for rejected in ("", "_rejected")}
+    assert [len(harness.rows(f"shop.{slug}_{place}")) for place in ("eu", "us")] == [5, 3]
 
 
 def test_reports_come_from_the_tables_of_platform_jobs(

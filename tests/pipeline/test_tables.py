@@ -23,6 +23,7 @@ from penstock.pipeline.reading.avro_protobuf import message_class
 from penstock.pipeline.reading.decoders import file_columns
 from penstock.pipeline.spark.kafka import describe_topic
 from penstock.pipeline.spark.session import catalog_file
+from tests.pipeline.interruption import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +78,8 @@ def test_an_upserted_table_holds_the_newest_record_of_each_key_and_is_read_witho
     first = harness.run(job).offsets
     harness.send(topic, [json_of(name="x", balance=1), json_of(name="y", balance=2)], keys=[keys[3]] * 2)
     harness.send(topic, [None, b"broken"], keys=[keys[4], keys[5]])
+    with interrupted("pipeline.table.committed"):
+        harness.run(job)
 
     outcome = harness.run(job)
 
@@ -147,12 +150,13 @@ def test_avro_protobuf_and_raw_values_become_rows_by_a_schema_from_a_file(
 
 
 @pytest.mark.spark
+@pytest.mark.soak  # in every run, test_story has a backfill and maintenance of a whole table
 def test_a_backfill_and_maintenance_change_no_row_and_the_job_continues(
     harness: PipelineHarness, unique: Callable[[str], str]
 ) -> None:
     topic = harness.make_topic(unique("orders"), partitions=1)
     source = Source(
-        topic, columns=(Column("id", "bigint"), Column("at", "timestamp_ms")), batch_offsets_max=5
+        topic, columns=(Column("id", "bigint"), Column("at", "timestamp_ms")), batch_offsets_max=11
     )
     job = Job("orders", "", source, Sink("shop.orders", partition_by=("days(at)",)))
     orders = [json_of(id=n, at=1_700_000_000_000 + n * 3_600_000) for n in range(20)]

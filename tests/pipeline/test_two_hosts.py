@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.pipeline.conftest import PipelineHarness
 
 pytestmark = pytest.mark.spark
-RECORDS = 120
+RECORDS = 80
 JOB = Job(
     "orders", "", Source("", columns=(Column("id", "bigint"),), batch_offsets_max=50), Sink("shop.orders")
 )
@@ -62,8 +62,8 @@ def assert_exactly_once(harness: PipelineHarness, count: int) -> None:
         pytest.param("pipeline.batch.started", 1, PositionMoved, marks=pytest.mark.soak),
         pytest.param("pipeline.batch.started", 2, PositionMoved, marks=pytest.mark.soak),
         ("pipeline.commit.staged", 1, PositionMoved),
-        ("pipeline.table.committed", 1, PositionMoved),
-        pytest.param("pipeline.rejected.committed", 3, None, marks=pytest.mark.soak),
+        pytest.param("pipeline.table.committed", 1, PositionMoved, marks=pytest.mark.soak),
+        pytest.param("pipeline.rejected.committed", 2, None, marks=pytest.mark.soak),
     ],
 )
 def test_a_range_that_another_host_has_written_meanwhile_is_not_written_again(
@@ -87,7 +87,7 @@ def test_a_range_that_another_host_has_written_meanwhile_is_not_written_again(
             harness.run(orders(topic))
 
     assert_exactly_once(harness, RECORDS)
-    for host, count in ((harness, RECORDS + 10), (other, RECORDS + 20), (harness, RECORDS + 30)):
+    for host, count in ((harness, RECORDS + 10), (other, RECORDS + 20)):
         harness.send(topic, values(count - 10, count))
         assert host.run(orders(topic)).lag == 0
         assert_exactly_once(harness, count)
@@ -100,7 +100,7 @@ def test_a_batch_that_is_staged_while_its_table_is_compacted_is_staged_again(
     columns = (Column("id", "bigint"), Column("balance", "bigint"))
     source = Source(topic, columns=columns, key=True, batch_offsets_max=40)
     job = Job("accounts", "", source, Sink("shop.accounts", Mode.UPSERT, ("kafka_key",)))
-    records = [(f"k{n % 30}".encode(), {"id": n % 30, "balance": n}) for n in range(200)]
+    records = [(f"k{n % 30}".encode(), {"id": n % 30, "balance": n}) for n in range(120)]
     harness.send(
         topic, [json.dumps(value).encode() for _, value in records], keys=[key for key, _ in records]
     )
@@ -116,7 +116,7 @@ def test_a_batch_that_is_staged_while_its_table_is_compacted_is_staged_again(
 
     assert compacted
     assert harness.rows("shop.accounts", "id", "balance") == sorted(
-        ((value["id"], value["balance"]) for _, value in records[170:]), key=repr
+        ((value["id"], value["balance"]) for _, value in records[90:]), key=repr
     )
 
 
@@ -145,12 +145,12 @@ def test_a_checkpoint_on_another_file_system_is_resumed_and_recovered(
     settings = replace(harness.settings, checkpoints=f"file://{directory}")
     repeated = []
 
-    for count in (40, 80, 120):
+    for count in (40, 80):
         harness.send(topic, values(count - 40, count))
         runner = Runner(harness.session, settings, harness.connection)
         repeated.append(runner.run(orders(topic)).repeated)
 
-    assert repeated == [0, 0, 0]
-    assert (directory / "orders" / "checkpoint" / "commits" / "2").exists()
+    assert repeated == [0, 0]
+    assert (directory / "orders" / "checkpoint" / "commits" / "1").exists()
     assert not (harness.settings.state / "orders" / "checkpoint").exists()
-    assert_exactly_once(harness, 120)
+    assert_exactly_once(harness, 80)

@@ -21,8 +21,7 @@ from penstock.pipeline.lake.columns import DELETED, OFFSET, PARTITION
 from penstock.pipeline.lake.commit import commit
 from penstock.pipeline.lake.derived import refresh_derived
 from penstock.pipeline.lake.ledger import check_topic_id
-from penstock.pipeline.lake.rejected_records import replace_rejected
-from penstock.pipeline.lake.upsert import upsert
+from penstock.pipeline.lake.upsert import replace_rejected, upsert
 from penstock.pipeline.spark.failure import translate_errors
 from penstock.pipeline.spark.kafka import records_between
 

@@ -23,6 +23,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     from penstock.pipeline.olep_fold import FoldTask
     from penstock.pipeline.settings import Connection
 
+OUTGOING: Final = pa.schema(
+    {"partition": pa.int32(), "log": pa.string(), "key": pa.binary(), "value": pa.binary()}
+)
 STATE: Final = "state"  # the folded rows, as files
 STORE_ROWS_MAX: Final = 50_000  # per transaction of a store
 TASK: Final = "task.json"  # identifies the work; without it there is none to resume
@@ -217,7 +222,7 @@ def _write_stores(session: SparkSession, task: FoldTask, directory: Path, stores
         _save_state(session, task, directory)
     rows = sent = 0
     for partition, end in task.until.items():
-        outgoing = _outgoing(session, directory, partition)
+        outgoing = _outgoing(directory, partition)
         store = stores.open(task.application, task.topic_id, partition)
         try:
             rows += _fill_store(store, task, directory, partition, Batch(0, end, {}, {}, outgoing))
@@ -272,16 +277,15 @@ def _fill_store(store: Store, task: FoldTask, directory: Path, partition: int, l
     return count
 
 
-def _outgoing(session: SparkSession, directory: Path, partition: int) -> list[Outgoing]:
-    """The emitted events of a partition, in the order in which they were decided."""
-    if not (directory / "outgoing").is_dir():
-        return []
-    batches = sorted((directory / "outgoing").iterdir(), key=lambda path: int(path.name.partition("=")[2]))
+def _outgoing(directory: Path, partition: int) -> list[Outgoing]:
+    """The emitted events of a partition, in the order in which they were decided: one task, so one file of
+    each batch, has them."""
+    batches = sorted(
+        (directory / "outgoing").glob("batch=*"), key=lambda path: int(path.name.partition("=")[2])
+    )
+    of_partition = pc.field("partition") == partition
     return [
-        Outgoing(row.log, bytes(row.key), bytes(row.value))
+        Outgoing(row["log"], row["key"], row["value"])
         for batch in batches
-        for row in session.read.schema(OUTGOING_DDL)
-        .parquet(str(batch))
-        .filter(F.col("partition") == partition)
-        .collect()
+        for row in dataset(batch, OUTGOING, format="parquet").to_table(filter=of_partition).to_pylist()
     ]

@@ -83,10 +83,9 @@ class ListedJobs:
     def __iter__(self) -> Iterator[Job]:
         now = self._clock.now()
         if self._listed is None or now - self._listed >= LISTED_SECONDS:
+            # Without the cluster, the jobs of before: they report it.
             with contextlib.suppress(PenstockError) if self._jobs else contextlib.nullcontext():
-                self._jobs = list(
-                    self._list_jobs()
-                )  # without the cluster, the jobs of before: they report it
+                self._jobs = list(self._list_jobs())
             self._listed = now
         return iter(self._jobs)
 

@@ -124,23 +124,15 @@ def read_settings(path: Path, home: Path) -> PipelineSettings:
     root = Section(str(path), read_mapping(path, may_be_empty=True), _KEYS, base=path.parent.absolute())
     defaults = default_settings(home)
     jobs, connection = root.section("jobs", None), root.section("connection", _CONNECTION_KEYS)
-    defined = jobs.values
-
-    def is_pattern(name: str) -> bool:
-        return "topics" in jobs.section(name, _JOB_KEYS).values
-
+    defined = {name: jobs.section(name, _JOB_KEYS) for name in jobs.values}
     registry = _registry(root.section("registry", _REGISTRY_KEYS)) if "registry" in root.values else None
     return PipelineSettings(
         lake=_lake(root.section("lake", _LAKE_KEYS), defaults.lake),
         state=root.path("state") or defaults.state,
         connection=_connection(connection) if "connection" in root.values else None,
         engine=_engine(root.section("spark", _ENGINE_KEYS)),
-        jobs=tuple(
-            _job(name, jobs.section(name, _JOB_KEYS), registry) for name in defined if not is_pattern(name)
-        ),
-        patterns=tuple(
-            _pattern(name, jobs.section(name, _JOB_KEYS), registry) for name in defined if is_pattern(name)
-        ),
+        jobs=tuple(_job(n, each, registry) for n, each in defined.items() if "topics" not in each.values),
+        patterns=tuple(_pattern(n, each, registry) for n, each in defined.items() if "topics" in each.values),
         checkpoints=_location(root, "checkpoints"),
     )
 

@@ -17,7 +17,6 @@ Modules:
   derived           refreshes tables derived from a job's table
   ledger            what a commit records, and where a run starts
   maintenance       compacts files, expires snapshots, removes orphan files
-  rejected_records  replaces the rejected records of an offset range
   tables            creates, checks, reads and appends to tables, and lists their snapshots
-  upsert            merges rows into a table by key
+  upsert            merges rows into a table by key, and replaces rejected records
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from penstock.model import fault_points
 from penstock.model.errors import PenstockError
@@ -31,12 +32,10 @@ from penstock.pipeline.lake.columns import (
 )
 from penstock.pipeline.lake.commit import commit as commit_to
 from penstock.pipeline.lake.ledger import is_committed, newest_commit
-from penstock.pipeline.lake.rejected_records import replace_rejected
-from penstock.pipeline.lake.upsert import KEY_MOVED, upsert
-from penstock.pipeline.reading.blocks import RecordRows, new_fields
-from penstock.pipeline.reading.decoders import arrow_schema, decoder_of
+from penstock.pipeline.lake.upsert import KEY_MOVED, replace_rejected, upsert
+from penstock.pipeline.reading.blocks import ReaderRows, RecordRows, new_fields
+from penstock.pipeline.reading.decoders import arrow_schema, decoder_of, spark_schema
 from penstock.pipeline.reading.newest_by_key import newest_rows
-from penstock.pipeline.reading.platform_topics import ReaderRows
 from penstock.pipeline.spark.failure import translate_error, translate_errors
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
     from penstock.pipeline.job import Job
     from penstock.pipeline.lake.commit import Snapshots
@@ -106,14 +104,13 @@ class BatchWriter:
         self.tables.check_schema(self.job.name, sink.table, schema)
         written = set(schema.names)
         self._unwritten = {n: t for n, t in self.tables.columns(sink.table).items() if n not in written}
-        rejected = self.tables.session.createDataFrame([], REJECTED_DDL).schema
-        self.tables.ensure(sink.rejected, rejected)
+        self.tables.ensure(sink.rejected, spark_schema(REJECTED_DDL))
 
     def sink_schema(self) -> StructType:
         """The columns of a batch as the table gets them."""
         empty = self.tables.session.createDataFrame([], RECORD_DDL)
         schema = self.accepted(self.decoded(empty, lambda _: None)).schema
-        return type(schema)([field for field in schema if field.name != DELETED])
+        return StructType([field for field in schema if field.name != DELETED])
 
     def write(self, records: DataFrame, commit: Commit) -> BatchResult:
         """Writes the batch unless the table has it.
@@ -229,20 +226,19 @@ class BatchWriter:
         fields = ["value", "partition", "offset", "timestamp"]
         fields += ["key"] if source.key or reader is not None else []
         fields += ["headers"] if source.headers else []
-        session = self.tables.session
         if reader is not None:
             ddl = f"{reader.ddl}, {', '.join(SOURCE_DDL)}, {VALUE} binary, {ERROR} string"
-            out = arrow_schema(session, ddl)
+            out = arrow_schema(ddl)
             function: Any = ReaderRows(reader, out)
         else:
             if self._decoder is None or self._decoder[0] != self.columns:
-                self._decoder = (self.columns, *decoder_of(session, source, self.columns))
+                self._decoder = (self.columns, *decoder_of(source, self.columns))
             _, decoder, ddl = self._decoder
             parts = [ddl, *SOURCE_DDL, f"{DELETED} boolean", f"{VALUE} binary", f"{ERROR} string"]
             parts += ["kafka_key binary"] if source.key else []
             parts += ["kafka_headers array<struct<key: string, value: binary>>"] if source.headers else []
             ddl = ", ".join(filter(None, parts))
-            out = arrow_schema(session, ddl)
+            out = arrow_schema(ddl)
             order_by = self.job.sink.order_by
             ordered = () if order_by is None or order_by.startswith(RESERVED) else (order_by,)
             required = (*self.job.sink.key, *ordered) if self.job.transform is None else ()

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from penstock.model import fault_points
 from penstock.model.errors.pipeline import TableContended
 from penstock.pipeline.spark.failure import SPARK_ERRORS, error_lines
+from penstock.pipeline.spark.java import java_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -96,8 +97,7 @@ def _publish(tables: Tables, table: str, stage: str, seen: int | None) -> Mappin
     staged = next(own, None)  # it may have expired
     if staged is None or not _id_of(base.currentSnapshot()) == staged.parentId() == seen:
         return None
-    jvm: Any = tables.session._jvm
-    changed = jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+    changed = java_class(tables.session, "org.apache.iceberg.TableMetadata").buildFrom(base)
     published = changed.setBranchSnapshot(staged.snapshotId(), "main").build()
     try:
         operations.commit(base, published)  # compares with `base` and sets, in the catalog

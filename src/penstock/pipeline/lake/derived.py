@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
@@ -84,7 +85,7 @@ def pending_refresh(tables: Tables, job: Job, table: str, column: str, snapshot:
             return Refresh(needed=True, seen=seen)  # file statistics do not show which rows were removed
     else:
         return Refresh(needed=True, seen=seen)  # the snapshots in between have expired
-    lowest = _lowest_value(tables, job.sink.table, column, added)
+    lowest = _lowest_value(tables, job.sink.table, column, tuple(added))
     return Refresh(needed=bool(added), since=lowest, seen=seen)
 
 
@@ -93,13 +94,14 @@ def _source_of(snapshots: Snapshots) -> int | None:
     return next((int(each[SOURCE_SNAPSHOT]) for _, each in snapshots if SOURCE_SNAPSHOT in each), None)
 
 
-def _lowest_value(tables: Tables, table: str, column: str, snapshots: list[int]) -> datetime | None:
+@lru_cache(maxsize=4)  # derived tables and rollup of one job ask for the same
+def _lowest_value(tables: Tables, table: str, column: str, snapshots: tuple[int, ...]) -> datetime | None:
     """The lowest value of a column in the rows that these snapshots added, from file statistics."""
     if not snapshots:
         return None
     bound: Any = F.col(f"readable_metrics.`{column}`.lower_bound")
     entries = tables.session.table(f"{tables.qualified(table)}.all_entries")
-    added = entries.filter(F.col("snapshot_id").isin(snapshots) & (F.col("status") == 1))
+    added = entries.filter(F.col("snapshot_id").isin(*snapshots) & (F.col("status") == 1))
     return _moment(added, F.min(bound))
 
 

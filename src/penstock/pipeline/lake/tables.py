@@ -12,6 +12,7 @@ from penstock.model.errors.pipeline import DiskFull, LakeUnusable, SchemaConflic
 from penstock.pipeline.lake.commit import ancestors
 from penstock.pipeline.lake.ledger import Commit, newest_commit
 from penstock.pipeline.spark.failure import first_line, translate_error
+from penstock.pipeline.spark.java import java_class
 from penstock.pipeline.spark.session import CATALOG
 
 if TYPE_CHECKING:
@@ -94,10 +95,8 @@ class Tables:
 
     def iceberg_table(self, table: str) -> Any:
         """Iceberg's Java object, loaded from the catalog."""
-        jvm: Any = self.session._jvm
-        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-            self.session._jsparkSession, self.qualified(table)
-        )
+        util = java_class(self.session, "org.apache.iceberg.spark.Spark3Util")
+        return util.loadIcebergTable(self.session._jsparkSession, self.qualified(table))
 
     def snapshots(self, table: str) -> Iterator[tuple[int, Mapping[str, str]]]:
         """(id, summary) of the current snapshot and its ancestors, newest first."""

@@ -1,4 +1,6 @@
-"""Upserts by key: the newest record of each key becomes its row; a tombstone deletes it.
+"""Merges: upserts by key, and the rejected records of an offset range that is read again.
+
+In an upsert, the newest record of each key becomes its row; a tombstone deletes it.
 
 The newest is the one with the highest offset, or the highest value of a column that the job names
 (`order_by`). Offsets order records of one partition only. A key in several partitions therefore stops an
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from penstock.pipeline.job import Sink
+    from penstock.pipeline.lake.ledger import Offsets
     from penstock.pipeline.lake.tables import Tables
 
 KEY_MOVED: Final = "penstock-key-moved"  # in Spark's error text
@@ -41,20 +44,38 @@ def newest_by_key(rows: DataFrame, key: tuple[str, ...], order_by: str | None = 
 
 def upsert(tables: Tables, rows: DataFrame, sink: Sink) -> None:
     """Merges rows by the sink's key in one commit."""
-    session = rows.sparkSession
-    newest_by_key(rows, sink.key, sink.order_by).createOrReplaceTempView(_VIEW)
     columns = [each for each in rows.columns if each != DELETED]
     same = " AND ".join(f"t.`{each}` = s.`{each}`" for each in sink.key)
     update = ", ".join(f"t.`{each}` = s.`{each}`" for each in columns)
     into, values = ", ".join(f"`{each}`" for each in columns), ", ".join(f"s.`{each}`" for each in columns)
     newer = _newer(sink)
+    actions = (
+        f"WHEN MATCHED AND s.{DELETED} AND {newer} THEN DELETE "
+        f"WHEN MATCHED AND s.{DELETED} IS NULL AND {newer} THEN UPDATE SET {update} "
+        f"WHEN NOT MATCHED AND s.{DELETED} IS NULL THEN INSERT ({into}) VALUES ({values})"
+    )
+    _merge(tables, sink.table, newest_by_key(rows, sink.key, sink.order_by), same, actions)
+
+
+def replace_rejected(tables: Tables, table: str, rejected: DataFrame, begin: Offsets, until: Offsets) -> None:
+    """Replaces the rejected records of a range in one commit, so a crash leaves the old rows or the new."""
+    same = f"t.{PARTITION} = s.{PARTITION} AND t.{OFFSET} = s.{OFFSET}"
+    inside = " OR ".join(
+        f"(t.{PARTITION} = {p} AND t.{OFFSET} >= {begin[p]} AND t.{OFFSET} < {until[p]})" for p in begin
+    )
+    actions = (
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT * "
+        f"WHEN NOT MATCHED BY SOURCE AND ({inside}) THEN DELETE"
+    )
+    _merge(tables, table, rejected, same, actions)
+
+
+def _merge(tables: Tables, table: str, rows: DataFrame, same: str, actions: str) -> None:
+    """Merges `rows`, named s, into the table, named t."""
+    rows.createOrReplaceTempView(_VIEW)
+    session = rows.sparkSession
     try:
-        session.sql(
-            f"MERGE INTO {tables.qualified(sink.table)} t USING {_VIEW} s ON {same} "
-            f"WHEN MATCHED AND s.{DELETED} AND {newer} THEN DELETE "
-            f"WHEN MATCHED AND s.{DELETED} IS NULL AND {newer} THEN UPDATE SET {update} "
-            f"WHEN NOT MATCHED AND s.{DELETED} IS NULL THEN INSERT ({into}) VALUES ({values})"
-        )
+        session.sql(f"MERGE INTO {tables.qualified(table)} t USING {_VIEW} s ON {same} {actions}")
     finally:
         session.catalog.dropTempView(_VIEW)
 

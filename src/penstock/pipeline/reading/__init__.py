@@ -14,7 +14,6 @@ Modules:
   decoders         chooses the decoder of a source, and its columns
   json_values      the decoder for JSON, on Arrow's parser
   newest_by_key    drops superseded rows of a key before an upsert
-  platform_topics  rows of a platform topic that has its own reader
   registry         the decoder for values of a schema registry
   usage            reads usage reports, reduced to hourly maxima
 """

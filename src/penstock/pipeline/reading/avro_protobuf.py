@@ -1,15 +1,16 @@
 """Decoders for Avro, Protobuf and raw values.
 
 Avro: the writer's schema, with or without the five-byte prefix (a zero byte and the schema id) of schema
-registries. Protobuf: a descriptor set made with `protoc -o`, and a message name in it. Neither needs a
-jar or a registry (for that, see `registry`); the schema is pickled to the workers.
+registries. Protobuf: a descriptor set made with `protoc -o`, and a message name in it.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from functools import cached_property
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -17,7 +18,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REGISTRY_PREFIX_BYTES: Final = 5
+REGISTRY_PREFIX_BYTES: Final = 5  # a zero byte and the schema id
+SCHEMAS_MAX: Final = 1000  # kept by a worker
 _AVRO: Final = {
     "string": "string", "bytes": "binary", "int": "int", "long": "bigint", "float": "float",
     "double": "double", "boolean": "boolean", "enum": "string", "fixed": "binary",
@@ -26,71 +28,74 @@ _AVRO_LOGICAL: Final = {
     "timestamp-millis": "timestamp", "timestamp-micros": "timestamp", "date": "date", "uuid": "string",
 }  # fmt: skip
 
+_WELL_KNOWN: Final = ("any", "duration", "empty", "struct", "timestamp", "wrappers")
 
+
+@dataclass(frozen=True, slots=True)
 class AvroDecoder:
-    def __init__(self, schema: pa.Schema, avro: str) -> None:
-        self.schema = schema
-        self.avro = avro
-
-    @cached_property
-    def _parsed(self) -> Any:
-        import fastavro
-
-        return fastavro.parse_schema(json.loads(self.avro))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"schema": self.schema, "avro": self.avro}
+    schema: pa.Schema
+    avro: str
 
     def decode(self, values: pa.Array) -> list[pa.Array]:
-        import fastavro
-
-        rows = []
-        for value in values.to_pylist():
-            prefixed = value[:1] == b"\0" and len(value) > REGISTRY_PREFIX_BYTES
-            body = value[REGISTRY_PREFIX_BYTES:] if prefixed else value
-            stream = io.BytesIO(body)
-            row: Any = fastavro.schemaless_reader(stream, self._parsed, None)
-            if stream.tell() != len(body):
-                raise ValueError("bytes follow the end of the record")
-            rows.append(row)
+        writer = _parsed(self.avro)
+        rows = [read_avro(_without_prefix(value), writer) for value in values.to_pylist()]
         return columns_of(rows, self.schema)
 
 
+@dataclass(frozen=True, slots=True)
 class ProtobufDecoder:
-    def __init__(self, schema: pa.Schema, descriptors: bytes, message: str) -> None:
-        self.schema = schema
-        self.descriptors = descriptors
-        self.message = message
-
-    @cached_property
-    def _class(self) -> Any:
-        return message_class(self.descriptors, self.message)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"schema": self.schema, "descriptors": self.descriptors, "message": self.message}
+    schema: pa.Schema
+    descriptors: bytes
+    message: str
 
     def decode(self, values: pa.Array) -> list[pa.Array]:
-        from google.protobuf.message import DecodeError
-
-        rows = []
-        for value in values.to_pylist():
-            message = self._class()
-            try:
-                message.ParseFromString(value)
-            except DecodeError as error:
-                raise ValueError(str(error)) from None
-            rows.append(message_to_dict(message))
-        return columns_of(rows, self.schema)
+        kind = message_class(self.descriptors, self.message)
+        return columns_of([read_message(kind, value) for value in values.to_pylist()], self.schema)
 
 
+@dataclass(frozen=True, slots=True)
 class RawDecoder:
     """Leaves values as they are."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
+    schema: pa.Schema
 
     def decode(self, values: pa.Array) -> list[pa.Array]:
         return [values]
+
+
+@lru_cache(maxsize=SCHEMAS_MAX)
+def _parsed(avro: str) -> Any:
+    import fastavro
+
+    return fastavro.parse_schema(json.loads(avro))
+
+
+def _without_prefix(value: bytes) -> bytes:
+    prefixed = value[:1] == b"\0" and len(value) > REGISTRY_PREFIX_BYTES
+    return value[REGISTRY_PREFIX_BYTES:] if prefixed else value
+
+
+def read_avro(body: bytes, writer: Any, reader: Any = None) -> dict[str, Any]:
+    """A record of parsed schemas. Raises ValueError, among others, unless it is the whole value."""
+    import fastavro
+
+    stream = io.BytesIO(body)
+    row: Any = fastavro.schemaless_reader(stream, writer, reader)
+    if stream.tell() != len(body):
+        raise ValueError("bytes follow the end of the record")
+    return dict(row)
+
+
+def read_message(kind: Any, body: bytes) -> dict[str, Any]:
+    """A message of a class. Raises ValueError."""
+    from google.protobuf.message import DecodeError
+
+    message = kind()
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    return _message_to_dict(message)
 
 
 def columns_of(rows: list[dict[str, Any]], schema: pa.Schema) -> list[pa.Array]:
@@ -143,6 +148,7 @@ def _avro_type(kind: Any) -> str:
     return _AVRO[kind]
 
 
+@lru_cache(maxsize=SCHEMAS_MAX)
 def message_class(descriptors: bytes, message: str) -> Any:
     """The class of a message. Raises ValueError or KeyError if the set or the message is not usable."""
     from google.protobuf import descriptor_pb2
@@ -169,21 +175,12 @@ def message_of(files: Any, message: str) -> Any:
 
 def _add_known_imports(pool: Any, file: Any) -> None:
     """Adds the well-known types that a file imports: descriptor sets need not include them."""
-    from google.protobuf import (
-        any_pb2,
-        descriptor_pb2,
-        duration_pb2,
-        empty_pb2,
-        struct_pb2,
-        timestamp_pb2,
-        wrappers_pb2,
-    )
+    from google.protobuf import descriptor_pb2
 
-    known = (any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
-    for module in known:
-        if module.DESCRIPTOR.name in file.dependency:
+    for name in _WELL_KNOWN:
+        if f"google/protobuf/{name}.proto" in file.dependency:
             copied = descriptor_pb2.FileDescriptorProto()
-            module.DESCRIPTOR.CopyToProto(copied)
+            import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR.CopyToProto(copied)
             pool.Add(copied)
 
 
@@ -224,7 +221,7 @@ def _is_map(field: Any) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
-def message_to_dict(message: Any) -> dict[str, Any]:
+def _message_to_dict(message: Any) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
@@ -242,7 +239,7 @@ def message_to_dict(message: Any) -> dict[str, Any]:
 
 def _to_value(field: Any, value: Any) -> Any:
     if field.message_type is not None:
-        return message_to_dict(value)
+        return _message_to_dict(value)
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known is not None else str(value)

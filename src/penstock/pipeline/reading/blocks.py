@@ -8,6 +8,7 @@ rejected record becomes a row with its bytes and the reason.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 REASON_LENGTH_MAX: Final = 300  # characters of the reason for a rejection
 NEW_FIELDS: Final = "penstock-new-fields:"
 NEW_FIELDS_END: Final = ":penstock-end"
+ORIGIN: Final = {PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp"}
 UNREADABLE: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError, IndexError, EOFError)
 
 
@@ -49,7 +51,8 @@ class Rejected(NamedTuple):
 class Decoder(Protocol):
     """Decodes a block to columns in the order of `schema`, or raises one of UNREADABLE for all of it."""
 
-    schema: pa.Schema
+    @property
+    def schema(self) -> pa.Schema: ...
 
     def decode(self, values: pa.Array) -> list[pa.Array]: ...
 
@@ -104,17 +107,15 @@ def reason_of(error: BaseException) -> str:
     return text[:REASON_LENGTH_MAX]
 
 
+@dataclass(frozen=True, slots=True)
 class RecordRows:
     """Maps blocks of records to blocks of rows. Spark calls it for each partition."""
 
-    def __init__(
-        self, decoder: Decoder, out: pa.Schema, *, key: bool, headers: bool, required: tuple[str, ...] = ()
-    ) -> None:
-        self.decoder = decoder
-        self.out = out
-        self.key = key
-        self.headers = headers
-        self.required = required  # columns that must not be null: an upsert's key
+    decoder: Decoder
+    out: pa.Schema
+    key: bool
+    headers: bool
+    required: tuple[str, ...] = ()  # columns that must not be null: an upsert's key
 
     def __call__(
         self, blocks: Iterable[pa.RecordBatch], count_rejected: Callable[[int], None]
@@ -173,13 +174,34 @@ class RecordRows:
 
     def _rows(self, block: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         """Rows of the output schema: the given columns, and each row's origin."""
-        origin = {PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp"}
-        if self.key:
-            origin[KEY] = "key"
-        if self.headers:
-            origin[HEADERS] = "headers"
+        origin = ORIGIN | ({KEY: "key"} if self.key else {}) | ({HEADERS: "headers"} if self.headers else {})
         from_block = {name: block.column(field) for name, field in origin.items()}
         return rows_of(block.num_rows, {**from_block, **columns}, self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRows:
+    """As `RecordRows`, for a platform topic whose reader builds the rows itself."""
+
+    reader: Reader
+    out: pa.Schema
+
+    def __call__(
+        self, blocks: Iterable[pa.RecordBatch], count_rejected: Callable[[int], None]
+    ) -> Iterator[pa.RecordBatch]:
+        for block in blocks:
+            if not block.num_rows:
+                continue
+            rows, rejected = self.reader.read(block)
+            if rows is not None and rows.num_rows:
+                columns = {field.name: rows.column(i) for i, field in enumerate(rows.schema)}
+                yield rows_of(rows.num_rows, columns, self.out)
+            if rejected:
+                count_rejected(len(rejected))
+                bad = block.take(pa.array([each.at for each in rejected], pa.int64()))
+                origin = {name: bad.column(field) for name, field in {**ORIGIN, VALUE: "value"}.items()}
+                reasons = pa.array([each.reason for each in rejected])
+                yield rows_of(bad.num_rows, {ERROR: reasons, **origin}, self.out)
 
 
 def rows_of(count: int, columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from penstock.model.schema import Event
     from penstock.pipeline.job import Source
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from penstock.pipeline.reading.registry import Registry
 
 
-def decoder_of(session: SparkSession, source: Source, columns: Sequence[Column]) -> tuple[Decoder, str]:
+def decoder_of(source: Source, columns: Sequence[Column]) -> tuple[Decoder, str]:
     """The decoder and its columns as DDL. Raises SchemaFileInvalid, RegistryUnusable."""
     if source.format is ValueFormat.JSON:
         ddl = ", ".join(each.ddl for each in columns)
         millis = frozenset(each.name for each in columns if each.type == TIMESTAMP_MS)
         ddl += ", body string" if source.body else ""
         return JsonDecoder(
-            arrow_schema(session, ddl),
+            arrow_schema(ddl),
             millis=millis,
             evolve=source.evolve,
             event=None if source.event is None else f"{source.event.kind}/{source.event.major}.",
@@ -49,19 +49,19 @@ def decoder_of(session: SparkSession, source: Source, columns: Sequence[Column])
             body=source.body,
         ), ddl
     if source.format is ValueFormat.RAW:
-        return RawDecoder(arrow_schema(session, "value binary")), "value binary"
+        return RawDecoder(arrow_schema("value binary")), "value binary"
     if source.registry is not None:
-        return _registry_decoder(session, source, source.registry)
+        return _registry_decoder(source, source.registry)
     assert source.schema_file is not None, "a job of this format has a schema file or a registry"
     declared = file_columns(source.schema_file, source.format, source.message)
     ddl = ", ".join(f"`{name}` {kind}" for name, kind in declared.items())
-    schema = arrow_schema(session, ddl)
+    schema = arrow_schema(ddl)
     if source.format is ValueFormat.AVRO:
         return AvroDecoder(schema, source.schema_file.read_text(encoding="utf-8")), ddl
     return ProtobufDecoder(schema, source.schema_file.read_bytes(), source.message or ""), ddl
 
 
-def _registry_decoder(session: SparkSession, source: Source, registry: Registry) -> tuple[Decoder, str]:
+def _registry_decoder(source: Source, registry: Registry) -> tuple[Decoder, str]:
     subject = source.subject or f"{source.topic}-value"
     reader = newest_schema(registry, subject)
     try:
@@ -72,7 +72,7 @@ def _registry_decoder(session: SparkSession, source: Source, registry: Registry)
         where = f"subject {subject} of {registry.url}"
         raise SchemaFileInvalid(path=where, reason=f"{type(error).__name__}: {error}") from error
     ddl = ", ".join(f"`{name}` {kind}" for name, kind in declared.items())
-    return RegistryDecoder(arrow_schema(session, ddl), registry, reader), ddl
+    return RegistryDecoder(arrow_schema(ddl), registry, reader), ddl
 
 
 def required_fields(event: type[Event] | None, columns: Sequence[Column]) -> tuple[str, ...]:
@@ -101,9 +101,18 @@ def file_columns(path: Path, value_format: ValueFormat, message: str | None) -> 
         raise SchemaFileInvalid(path=path, reason=f"{type(error).__name__}: {error}") from error
 
 
-def arrow_schema(session: SparkSession, ddl: str) -> pa.Schema:
+def arrow_schema(ddl: str) -> pa.Schema:
     """The Arrow schema of columns declared as DDL."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema: pa.Schema = to_arrow_schema(session.createDataFrame([], ddl).schema)
+    schema: pa.Schema = to_arrow_schema(spark_schema(ddl))
+    return schema
+
+
+def spark_schema(ddl: str) -> StructType:
+    """Spark's schema of columns declared as DDL."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType), "several columns"
     return schema

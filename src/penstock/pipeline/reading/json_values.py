@@ -59,7 +59,7 @@ class JsonDecoder:
         if extra := {f.name: ddl_of(f.type) for f in unknown}:
             raise NewFields(extra)
         if self._event is not None:
-            self._check(parsed, self._event)
+            check_event(parsed, self._event, self._required)
         columns = {name: parsed.column(name) for name in self._explicit.names} | self._map_columns(values)
         if self._body:
             columns[BODY] = values.cast(pa.string())
@@ -77,20 +77,22 @@ class JsonDecoder:
             for field in self._maps
         }
 
-    def _check(self, parsed: pa.RecordBatch, event: str) -> None:
-        kinds = parsed.column(SCHEMA)
-        if kinds.null_count or not pc.all(pc.starts_with(kinds, event)).as_py():
-            raise ValueError(f"not of schema {event}x")
-        for name in self._required:
-            if parsed.column(name).null_count:
-                raise ValueError(f"`{name}` is missing")
-
     def _typed(self, array: pa.Array, field: pa.Field) -> pa.Array:
         if array.type == field.type:
             return array
         if field.name in self._millis:
             return array.cast(pa.timestamp("ms", "UTC")).cast(field.type)
         return array.cast(field.type)
+
+
+def check_event(parsed: pa.RecordBatch, event: str, required: tuple[str, ...]) -> None:
+    """Raises ValueError unless all are of this kind and major version, with the required fields."""
+    kinds = parsed.column(SCHEMA)
+    if kinds.null_count or not pc.all(pc.starts_with(kinds, event)).as_py():
+        raise ValueError(f"not of schema {event}x")
+    for name in required:
+        if parsed.column(name).null_count:
+            raise ValueError(f"`{name}` is missing")
 
 
 def parse_objects(values: pa.Array, explicit: pa.Schema, *, infer: bool) -> pa.RecordBatch:

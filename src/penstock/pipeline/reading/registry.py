@@ -11,7 +11,6 @@ may be good.
 from __future__ import annotations
 
 import base64
-import io
 import json
 import ssl
 import time
@@ -24,11 +23,14 @@ from urllib.request import Request, urlopen
 
 from penstock.model.errors.pipeline import RegistryUnusable
 from penstock.pipeline.reading.avro_protobuf import (
+    REGISTRY_PREFIX_BYTES,
+    SCHEMAS_MAX,
     avro_columns,
     columns_of,
     message_columns,
     message_of,
-    message_to_dict,
+    read_avro,
+    read_message,
 )
 
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
 AVRO: Final = "AVRO"  # also what a registry means if it names no type
 PROTOBUF: Final = "PROTOBUF"
-PREFIX_BYTES: Final = 5  # a zero byte and the schema id
-SCHEMAS_MAX: Final = 1000  # kept by a worker
 REFERENCES_MAX: Final = 100
 ATTEMPTS: Final = 4
 ATTEMPT_SECONDS: Final = 10.0
@@ -119,67 +119,45 @@ def registry_columns(schema: RegisteredSchema, message: str | None) -> dict[str,
     raise ValueError(f"its type is {schema.kind}, expected {AVRO} or {PROTOBUF}")
 
 
+@dataclass(frozen=True, slots=True)
 class RegistryDecoder:
     """Decodes values of any version to the columns of `reader`."""
 
-    def __init__(self, schema: pa.Schema, registry: Registry, reader: RegisteredSchema) -> None:
-        self.schema = schema
-        self.registry = registry
-        self.reader = reader
+    schema: pa.Schema
+    registry: Registry
+    reader: RegisteredSchema
 
     def decode(self, values: pa.Array) -> list[pa.Array]:
         return columns_of([self._row(value) for value in values.to_pylist()], self.schema)
 
     def _row(self, value: bytes) -> dict[str, Any]:
-        if len(value) <= PREFIX_BYTES or value[0]:
+        if len(value) <= REGISTRY_PREFIX_BYTES or value[0]:
             raise ValueError("not in a schema registry's wire format")
-        schema_id = int.from_bytes(value[1:PREFIX_BYTES], "big")
+        schema_id = int.from_bytes(value[1:REGISTRY_PREFIX_BYTES], "big")
         writer = schema_with_id(self.registry, schema_id)
         if writer is None:
             raise ValueError(f"the registry has no schema {schema_id}")
         if writer.kind != self.reader.kind:
             raise ValueError(f"schema {schema_id} is {writer.kind}, expected {self.reader.kind}")
-        body = value[PREFIX_BYTES:]
-        return self._avro(writer, body) if writer.kind == AVRO else _protobuf(writer, body)
-
-    def _avro(self, writer: RegisteredSchema, body: bytes) -> dict[str, Any]:
-        import fastavro
-
-        stream = io.BytesIO(body)
-        row: Any = fastavro.schemaless_reader(stream, _parsed_avro(writer), _parsed_avro(self.reader))
-        if stream.tell() != len(body):
-            raise ValueError("bytes follow the end of the record")
-        return dict(row)
+        body = value[REGISTRY_PREFIX_BYTES:]
+        if writer.kind == AVRO:
+            return read_avro(body, _parsed_avro(writer), _parsed_avro(self.reader))
+        path, at = _message_path(body)
+        return read_message(_message(writer, None, path), body[at:])
 
 
 @lru_cache(maxsize=SCHEMAS_MAX)
 def _parsed_avro(schema: RegisteredSchema) -> Any:
+    return _parse_avro(schema, {})
+
+
+def _parse_avro(schema: RegisteredSchema, named: dict[str, Any]) -> Any:
+    """Parses a schema after those it refers to, whose names it needs."""
     import fastavro
 
-    named: dict[str, Any] = {}
     for _, reference in schema.references:
-        _parse_into(named, reference)
+        _parse_avro(reference, named)
     return fastavro.parse_schema(json.loads(schema.text), named)
-
-
-def _parse_into(named: dict[str, Any], schema: RegisteredSchema) -> None:
-    import fastavro
-
-    for _, reference in schema.references:
-        _parse_into(named, reference)
-    fastavro.parse_schema(json.loads(schema.text), named)
-
-
-def _protobuf(writer: RegisteredSchema, body: bytes) -> dict[str, Any]:
-    from google.protobuf.message import DecodeError
-
-    path, at = _message_path(body)
-    message = _message(writer, None, path)()
-    try:
-        message.ParseFromString(body[at:])
-    except DecodeError as error:
-        raise ValueError(str(error)) from None
-    return message_to_dict(message)
 
 
 def _message_path(body: bytes) -> tuple[tuple[int, ...], int]:

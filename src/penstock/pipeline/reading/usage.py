@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.model.events import UsageReport
 from penstock.pipeline.reading.blocks import Rejected, decode_block
-from penstock.pipeline.reading.json_values import parse_objects
+from penstock.pipeline.reading.json_values import check_event, parse_objects
 
 SERIES: Final = ("cluster", "gateway", "incarnation", "tenant")
 HOUR_MS: Final = 3_600_000
@@ -39,12 +39,7 @@ class _ReportDecoder:
         if values.null_count:
             raise ValueError("the record has no value")
         parsed = parse_objects(values, _EXPLICIT, infer=True)
-        kinds = parsed.column("schema")
-        if kinds.null_count or not pc.all(pc.starts_with(kinds, SCHEMA_PREFIX)).as_py():
-            raise ValueError(f"not of schema {SCHEMA_PREFIX}x")
-        for name in _REQUIRED:
-            if parsed.column(name).null_count:
-                raise ValueError(f"`{name}` is missing")
+        check_event(parsed, SCHEMA_PREFIX, _REQUIRED)
         if "used" not in parsed.schema.names or not pa.types.is_struct(parsed.schema.field("used").type):
             raise ValueError("`used` is missing, or not an object")
         used: Any = parsed.column("used")

@@ -11,7 +11,7 @@ Modules:
   checkpoint  reads a streaming query's checkpoint directory
   connectors  the pinned jars: Kafka source, Iceberg, SQLite driver
   failure     translates errors of Spark, Java and full disks
-  java        the JVM that Spark runs in: its exit status, and silencing py4j
+  java        the JVM that Spark runs in: its classes, its exit status, and silencing py4j
   kafka       options of the Kafka source and sink; topic offsets; committing progress
   query       runs a streaming query to its end, and stops it with its caller
   session     opens the Spark session and configures the catalog `lake`

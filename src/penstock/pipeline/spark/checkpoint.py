@@ -11,31 +11,22 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
 from penstock.model.errors.pipeline import CheckpointDamaged
 from penstock.pipeline.lake.ledger import Checkpoint
+from penstock.pipeline.spark.java import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Directory(Protocol):
-    """A directory on some file system. Reading raises OSError."""
-
-    def read(self, name: str) -> str: ...
-
-    def names(self, name: str = "") -> list[str]:
-        """What a directory inside holds; nothing if there is none."""
-        ...
-
-    def remove(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class LocalDirectory:
+    """A directory of this host. Reading raises OSError; a directory inside that is missing has no names."""
+
     path: Path
 
     def __str__(self) -> str:
@@ -54,7 +45,7 @@ class LocalDirectory:
 
 @dataclass(frozen=True, slots=True)
 class HadoopDirectory:
-    """A directory that Spark reaches through Hadoop: `hdfs://`, `s3a://`, `abfs://`."""
+    """The same, reached through Hadoop: `hdfs://`, `s3a://`, `abfs://`."""
 
     session: SparkSession
     uri: str
@@ -63,18 +54,18 @@ class HadoopDirectory:
         return self.uri
 
     def _open(self, name: str) -> tuple[Any, Any]:
-        jvm: Any = self.session._jvm
-        path = jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)
+        path_of = java_class(self.session, "org.apache.hadoop.fs.Path")
+        path = path_of(f"{self.uri}/{name}" if name else self.uri)
         context: Any = self.session._jsparkSession
         return path.getFileSystem(context.sessionState().newHadoopConf()), path
 
     def read(self, name: str) -> str:
-        jvm: Any = self.session._jvm
+        utils = java_class(self.session, "org.apache.commons.io.IOUtils")
         try:
             files, path = self._open(name)
             stream = files.open(path)
             try:
-                return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+                return bytes(utils.toByteArray(stream)).decode()
             finally:
                 stream.close()
         except Py4JJavaError as error:
@@ -87,6 +78,9 @@ class HadoopDirectory:
     def remove(self) -> None:
         files, path = self._open("")
         files.delete(path, True)
+
+
+Directory = LocalDirectory | HadoopDirectory
 
 
 def checkpoint_directory(session: SparkSession, location: str | Path) -> Directory:

@@ -17,7 +17,17 @@ from penstock.model.errors.pipeline import ConnectorsMissing
 
 SPARK_VERSION: Final = "4.1.3"
 _HERE: Final = Path(__file__).parent
-DRIVER: Final = "driver.py"  # runs the command's words
+# Runs the command's words. `--py-files` puts the archive, which is for executors, before the installed
+# package: a driver that imported from it could not read the package's data files.
+DRIVER: Final = "driver.py"
+DRIVER_TEXT: Final = """import sys
+
+sys.path = [path for path in sys.path if not path.endswith("penstock.zip")]
+
+from penstock.cli import main
+
+main()
+"""
 CONNECTORS: Final = Pin("spark-connectors", SPARK_VERSION, _HERE / "pom.xml", _HERE / "jars.sha256")
 
 
@@ -27,7 +37,7 @@ def copy_for_submit(jars: tuple[Path, ...], to: Path) -> tuple[Path, ...]:
 
     to.mkdir(parents=True, exist_ok=True)
     package_archive(to)
-    (to / DRIVER).write_text("from penstock.cli import main\n\nmain()\n", encoding="utf-8")
+    (to / DRIVER).write_text(DRIVER_TEXT, encoding="utf-8")
     return tuple(Path(shutil.copy(jar, to)) for jar in jars)
 
 

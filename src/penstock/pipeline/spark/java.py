@@ -1,4 +1,4 @@
-"""The JVM that Spark runs in: its exit status, and silencing py4j once it is gone.
+"""The JVM that Spark runs in: its classes, its exit status, and silencing py4j once it is gone.
 
 Once the JVM has exited, every call into it fails in a different way and py4j prints a stack trace for
 each. Our error reports the exit in one line, so those traces are suppressed.
@@ -23,6 +23,11 @@ EXIT_SECONDS_MAX: Final = 10.0
 _PY4J: Final = str(Path(py4j.__file__).parent)
 
 
+def java_class(session: SparkSession, name: str) -> Any:
+    """A Java class by its full name. `jvm.org.apache…` would search every jar for each part of the name."""
+    return getattr(session._jvm, name)
+
+
 def java_exit_status() -> int | None:
     """The exit status of this process's JVM; None while it runs, or if there is none."""
     process: Any = getattr(SparkContext._gateway, "proc", None)
@@ -38,8 +43,8 @@ def java_exit_status() -> int | None:
 
 def _responds() -> bool:
     try:
-        jvm: Any = SparkContext._jvm
-        return bool(jvm.java.lang.System.currentTimeMillis())
+        system: Any = getattr(SparkContext._jvm, "java.lang.System")
+        return bool(system.currentTimeMillis())
     except (Py4JError, ConnectionError, TypeError):
         return False  # TypeError: without a JVM, py4j takes the class for a package
 

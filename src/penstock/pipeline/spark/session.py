@@ -77,6 +77,7 @@ def open_session(lake: Lake, engine: Engine, *, scratch: Path) -> SparkSession:
 def _first_session(engine: Engine, scratch: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.spark.failure import first_line
     from penstock.pipeline.spark.java import silence_py4j
 
     if SUBMITTED in os.environ:
@@ -94,7 +95,7 @@ def _first_session(engine: Engine, scratch: Path) -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     except Exception as error:
         what = f"a session on {engine.master}"
-        raise SparkFailed(what=what, reason=_first_line(error), log="above") from error
+        raise SparkFailed(what=what, reason=first_line(error), log="above") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # Spark installs its own handler
     silence_py4j(session)
@@ -217,7 +218,3 @@ def _archive(package: Path, path: Path) -> Path:
             if file.is_file() and file.suffix in {".py", ".xml", ".sha256", ".yaml", ".properties", ".bin"}:
                 archive.write(file, file.relative_to(package.parent))
     return path
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

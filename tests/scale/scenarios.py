@@ -114,14 +114,14 @@ def rule(verdict: Verdict, name: str) -> bool:
     return next(finding.holds for finding in verdict.rule_results if finding.rule.startswith(name))
 
 
-CALM = PartitionFacts(
+CALM: PartitionFacts[float] = PartitionFacts(
     key=PartitionKey(TOPIC, 0), known_for=600, lag=100, age=5, lag_now=100, above_for=0, below_for=300,
     unmoved_for=0, quiet_for=0, arrival=20, consumed=20, backlog=100, slope=0, recent_change=0, age_slope=0,
     owner=0, shared_with=3,
 )  # fmt: skip
 
 
-def facts(**changed: object) -> PartitionFacts:
+def facts(**changed: object) -> PartitionFacts[float]:
     changed.setdefault("backlog", changed.get("lag", CALM.backlog))
     return CALM._replace(**changed)  # type: ignore[arg-type]  # tests name fields of the class
 

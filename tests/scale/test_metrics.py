@@ -35,7 +35,7 @@ def test_a_group_that_cannot_be_sampled_is_shown() -> None:
     sample = Scenario().sample()
     among = WatchedGroups({"default": INTERVAL})
     among.admit("shop/billing", {"group": "billing", "topic": "orders"}, 0.0)
-    list(among.take(Sampled("default", 1, sample.at, "one", failures={"billing": "denied"}), sample.at))
+    among.take(Sampled("default", 1, sample.at, "one", failures={"billing": "denied"}), sample.at)
 
     text = generate_latest(ScalerMetrics(among).registry).decode()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.scale.decision.partition_state import RULES, beyond_one_consumer, state_of
+from penstock.scale.decision.partition_state import RULES, beyond_one_consumer, states_of
 from penstock.scale.decision.values import NO_OWNER, PartitionState
 from tests.scale.scenarios import POLICY, facts
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.scale.decision.partition_facts import PartitionFacts
 
 # The order of the columns: P1 unknown, P2 idle, P3 stopped, P4 stalled, P5 keeping up, P6 catching up.
-CASES: list[tuple[str, PartitionFacts, str, PartitionState]] = [
+CASES: list[tuple[str, PartitionFacts[float], str, PartitionState]] = [
     ("lag below the threshold", facts(), "....5.", PartitionState.KEEPING_UP),
     (
         "no commit yet: nothing is known",
@@ -77,13 +77,13 @@ CASES: list[tuple[str, PartitionFacts, str, PartitionState]] = [
 
 @pytest.mark.parametrize(("why", "given", "holding", "state"), CASES, ids=[case[0] for case in CASES])
 def test_every_rule_and_the_state(
-    why: str, given: PartitionFacts, holding: str, state: PartitionState
+    why: str, given: PartitionFacts[float], holding: str, state: PartitionState
 ) -> None:
     actual = "".join(
         str(n) if rule(given, POLICY) else "." for n, (rule, _) in enumerate(RULES[:-1], start=1)
     )
 
-    assert (actual, state_of(given, POLICY)) == (holding, state), why
+    assert (actual, states_of(given, POLICY)) == (holding, [state]), why
 
 
 def test_a_partition_alone_on_its_member_cannot_be_helped() -> None:

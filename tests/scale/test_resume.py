@@ -89,7 +89,7 @@ class Instance:
     def read(self, data: bytes, appended_at: float, *, live: bool) -> None:
         record = decoded(data, appended_at)
         assert isinstance(record, Sampled)
-        list(self.watches.take(record, self.clock() if live else None))
+        self.watches.take(record, self.clock() if live else None)
 
 
 async def play(load: list[float], failures: Mapping[int, tuple[str, float]]) -> list[Verdict | None]:

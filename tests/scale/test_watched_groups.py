@@ -93,7 +93,7 @@ def test_watches_without_calls_expire() -> None:
 
 
 def counts(among: WatchedGroups, record: Sampled) -> bool:
-    return bool(list(among.take(record, record.at)))
+    return bool(among.take(record, record.at))
 
 
 def test_of_two_writers_at_the_same_time_the_first_counts() -> None:
@@ -154,7 +154,7 @@ def test_history_gives_memory_but_no_verdict() -> None:
     among = watches()
     watch = among.admit("shop/billing", METADATA, 0.0)
     for number in range(1, 5):
-        list(among.take(sampled(number, memories={watch.key: Memory(requested=5)}), None))
+        among.take(sampled(number, memories={watch.key: Memory(requested=5)}), None)
     assert watch.verdict is None
     with pytest.raises(SamplesPending):
         watch.current_verdict(T0 + 4 * INTERVAL)  # it may be old

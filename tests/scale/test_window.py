@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.scale.decision.partition_facts import facts_of
-from penstock.scale.decision.values import NO_COMMIT, GroupState, Log, Progress, Sample, offsets
-from tests.scale.scenarios import INTERVAL, T0, TOPIC, window_of
+from penstock.scale.decision.values import NO_COMMIT, GroupState, Log, Memory, Progress, Sample, offsets
+from penstock.scale.decision.verdict import decide, decide_all
+from penstock.scale.decision.window import Window, add_samples
+from tests.scale.scenarios import INTERVAL, POLICY, T0, TOPIC, window_of
 
 if TYPE_CHECKING:
-    from penstock.scale.decision.window import Window
+    from collections.abc import Iterator
 
 
 def sample(
@@ -35,7 +39,7 @@ def sample(
 
 
 def lags(window: Window) -> list[float]:
-    return [float(lag) for lag in window.rows[-1].lag]
+    return [float(lag) for lag in window.rows[-1].values.lag]
 
 
 def test_lag_is_what_lies_between_commit_and_end() -> None:
@@ -68,23 +72,23 @@ def test_lag_without_a_commit_depends_on_the_reset_policy() -> None:
 
 def test_age_is_read_from_the_history_of_end_offsets() -> None:
     window = window_of([sample(10 * n, [100 * n], [350]) for n in range(4, 7)])
-    assert window.rows[-1].age[0] == pytest.approx(25.0)  # older than the window: extrapolated
+    assert window.rows[-1].values.age[0] == pytest.approx(25.0)  # older than the window: extrapolated
 
     window = window_of([sample(10 * n, [100 * n], [min(100 * n, 350)]) for n in range(7)])
 
-    assert window.rows[-1].age[0] == pytest.approx(25.0)
+    assert window.rows[-1].values.age[0] == pytest.approx(25.0)
 
 
 def test_age_beyond_the_window_is_extrapolated_at_its_mean_rate() -> None:
     window = window_of([sample(10 * n, [1000 + 100 * n], [500]) for n in range(4)])
 
-    assert window.rows[-1].age[0] == pytest.approx(30 + 50)
+    assert window.rows[-1].values.age[0] == pytest.approx(30 + 50)
 
 
 def test_age_grows_while_nothing_arrives() -> None:
     window = window_of([sample(0, [100], [100]), sample(10, [200], [150]), sample(20, [200], [150])])
 
-    assert window.rows[-1].age[0] == pytest.approx(15.0)  # offset 150 was appended at 5 s
+    assert window.rows[-1].values.age[0] == pytest.approx(15.0)  # offset 150 was appended at 5 s
 
 
 def restarted(window: Window) -> list[bool]:
@@ -122,7 +126,7 @@ def test_records_deleted_unread_are_lost_not_consumed() -> None:
         ]
     )
 
-    assert window.rows[-1].lost.tolist() == [15 + 3, 0]
+    assert window.rows[-1].values.lost.tolist() == [15 + 3, 0]
     assert [each.consumed for each in facts_of(window).partitions] == [2 / 20, 20 / 20]
 
 
@@ -172,3 +176,56 @@ def test_only_the_topics_of_the_policy_count() -> None:
     assert lags(window_of([both])) == [10, 9]
     assert lags(window_of([both], topics=("refunds",))) == [9]
     assert lags(window_of([both], topics=("gone",))) == []
+
+
+def random_samples(random: Random, count: int) -> Iterator[Sample]:
+    """Samples of a group that lags, restarts, loses records, grows and rebalances at random."""
+    end = [1000] * random.randrange(1, 6)
+    committed = [random.choice([1000, 400, NO_COMMIT]) for _ in end]
+    start, topic_id, members, at = [0] * len(end), "first", random.randrange(4), T0
+    for number in range(count):
+        at += random.choice([10.0] * 20 + [9.0, 13.0, 60.0])
+        for index in range(len(end)):
+            end[index] += random.randrange(2000)
+            if committed[index] != NO_COMMIT and members:
+                committed[index] = min(end[index], committed[index] + random.randrange(2200))
+            if random.random() < 0.05:
+                committed[index] = random.choice([end[index], max(committed[index] - 300, 0)])
+            if random.random() < 0.02:
+                start[index] = end[index] - 10
+        if random.random() < 0.03:
+            end, committed, start = [*end, 5], [*committed, NO_COMMIT], [*start, 0]
+        if random.random() < 0.02:
+            topic_id, end, committed, start = str(number), [3] * len(end), [0] * len(end), [0] * len(end)
+        members = random.randrange(4) if random.random() < 0.05 else members
+        owners = offsets([index % members for index in range(len(end))]) if members else None
+        progress = Progress(offsets(committed), owners=owners)
+        logs = {TOPIC: Log(topic_id, offsets(start), offsets(end))}
+        yield Sample(at, GroupState.STABLE, members, logs, {TOPIC: progress}, members)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_evaluated_together_get_the_verdicts_they_get_alone(seed: int) -> None:
+    """They differ in policy, partitions and length of history, and some have no sample in a round."""
+    random, rounds = Random(seed), 40
+    choices: list[dict[str, object]] = [
+        {}, {"smoothing": "mean"}, {"smoothing_samples": 5, "reset_policy": "earliest"},
+        {"lag_seconds_threshold": 20.0, "settle": 30.0}, {"smoothing_samples": 1, "stall": 20.0},
+    ]  # fmt: skip
+    policies = [replace(POLICY, **random.choice(choices)) for _ in range(8)]  # type: ignore[arg-type]
+    samples = [list(random_samples(random, rounds)) for _ in policies]
+    alone, together = ([Window(each, gap=3.5 * INTERVAL) for each in policies] for _ in range(2))
+    memories = [Memory()] * len(policies)
+
+    for number in range(rounds):
+        chosen = [index for index in range(len(policies)) if random.random() < 0.9]
+        add_samples([together[index] for index in chosen], [samples[index][number] for index in chosen])
+        verdicts = decide_all(
+            [together[index] for index in chosen], [memories[index] for index in chosen],
+            [INTERVAL] * len(chosen),
+        )  # fmt: skip
+
+        for index, verdict in zip(chosen, verdicts):
+            alone[index].add(samples[index][number])
+            assert verdict == decide(alone[index], memories[index], interval=INTERVAL)
+            memories[index] = memories[index] if verdict is None else verdict.memory

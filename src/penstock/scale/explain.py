@@ -52,8 +52,8 @@ async def sampled_watch(
 
             async def take(event: Event, live: bool) -> None:
                 if isinstance(event, Sampled):
-                    for _ in watches.take(event, event.at):  # each is evaluated: the metadata may be new
-                        await asyncio.sleep(0)
+                    watches.take(event, event.at)  # evaluates every sample: the metadata may be new
+                    await asyncio.sleep(0)
 
             await journal.read_back(take)
     if watch.window.rows:
@@ -69,8 +69,8 @@ async def sampled_watch(
         while True:
             number += 1
             for part in await sampler.round(number, time.monotonic):
-                for _ in watches.take(part, part.at):
-                    await asyncio.sleep(0)
+                watches.take(part, part.at)
+                await asyncio.sleep(0)
             left = until - time.monotonic()
             if left <= 0:
                 return watch

@@ -20,11 +20,11 @@ from penstock.model.errors.scale import (
 )
 from penstock.scale.decision.policy import Policy, metadata_hash, policy_of
 from penstock.scale.decision.values import Change, GroupState, Memory, Verdict, VerdictSummary
-from penstock.scale.decision.verdict import decide
-from penstock.scale.decision.window import Window
+from penstock.scale.decision.verdict import decide_all
+from penstock.scale.decision.window import Window, add_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.model.errors import PenstockError
     from penstock.scale.decision.values import Sample
@@ -69,24 +69,10 @@ class Watch:
         self.forwarded_at = -math.inf  # to the sampler
         self.window = Window(policy, gap=GAP_INTERVALS * interval)
 
-    def take(self, sample: Sample, memory: Memory | None, now: float | None) -> None:
-        """Adds a sample. `memory` is what its writer remembered before it, if anything.
-
-        History (`now` is None) is not evaluated: the next sample's memory has the outcome of this one.
-        """
-        self.memory = memory or self.remembered()
-        self.missing = self.failure = None
-        self.sampled_at = sample.at
-        self.window.add(sample)
-        self.verdict = None
-        if now is not None:
-            self.received_at = now
-            self._evaluate()
-
     def remembered(self) -> Memory:
         """The memory after the newest sample, also if that was read from the history."""
         if self.verdict is None and self.missing is None:
-            self._evaluate()
+            evaluate([self])
         return self.memory
 
     def summary(self) -> VerdictSummary | None:
@@ -113,13 +99,6 @@ class Watch:
                 value=summary.value,
             )  # fmt: skip
 
-    def _evaluate(self) -> None:
-        if not self.window.rows:
-            return
-        self.verdict = decide(self.window, self.memory, interval=self.interval)
-        if self.verdict is not None:
-            self.memory = self.verdict.memory
-
     def mark_missing(self, what: str, at: float, now: float | None) -> None:
         self.missing, self.failure = what, None
         self.sampled_at = at
@@ -140,7 +119,7 @@ class Watch:
         if self.missing is not None:
             raise self._not_found(self.missing)
         if self.verdict is None:
-            self._evaluate()
+            evaluate([self])
         if self.verdict is None and self.window.state == GroupState.DEAD:
             raise self._not_found("group")
         if self.verdict is None:
@@ -153,6 +132,36 @@ class Watch:
             topics = ", ".join(policy.topics) or "any topic"
             return GroupUnknown(cluster=policy.cluster, group=policy.group, topics=topics)
         return TopicUnknown(cluster=policy.cluster, topic=what)
+
+
+def _add(
+    watches: Sequence[Watch], samples: Sequence[Sample], memories: Mapping[str, Memory], now: float | None
+) -> None:
+    """Adds a sample to each watch. `memories` are what their writer remembered before, by watch.
+
+    History (`now` is None) is not evaluated: the next sample's memory has the outcome of this one.
+    """
+    for watch, sample in zip(watches, samples, strict=True):
+        watch.memory = memories.get(watch.key) or watch.remembered()
+        watch.missing = watch.failure = watch.verdict = None
+        watch.sampled_at = sample.at
+        watch.received_at = watch.received_at if now is None else now
+    add_samples([watch.window for watch in watches], samples)
+    if now is not None:
+        evaluate(watches)
+
+
+def evaluate(watches: Sequence[Watch]) -> None:
+    """Sets the verdicts of those watches that have a sample."""
+    sampled = [watch for watch in watches if watch.window.rows]
+    if sampled:
+        verdicts = decide_all(
+            [each.window for each in sampled], [each.memory for each in sampled],
+            [each.interval for each in sampled],
+        )  # fmt: skip
+        for watch, verdict in zip(sampled, verdicts):
+            watch.verdict = verdict
+            watch.memory = watch.memory if verdict is None else verdict.memory
 
 
 class WatchedGroups:
@@ -217,13 +226,15 @@ class WatchedGroups:
     def last_round(self, cluster: str) -> Round | None:
         return self._rounds.get(cluster)
 
-    def take(self, record: Sampled, now: float | None) -> Iterator[Watch]:
-        """Adds the samples of one record to their watches; yields each watch after its verdict.
+    def take(self, record: Sampled, now: float | None) -> list[Watch]:
+        """Adds the samples of one record to their watches; returns these, with their verdicts.
 
         `now` is when the record was received; None if it was read from the history.
         """
         if not self.accepts(record, now):
-            return
+            return []
+        sampled: dict[str, tuple[Watch, Sample]] = {}
+        others: list[Watch] = []
         for group, sample in record.samples.items():
             for watch in self.of_group(record.cluster, group):
                 if record.extra and watch.sampled_at is not None:
@@ -231,17 +242,21 @@ class WatchedGroups:
                 absent = next((topic for topic in watch.policy.topics if topic not in sample.logs), None)
                 if absent is not None:
                     watch.mark_missing(absent, record.at, now)
+                    others.append(watch)
                 else:
-                    watch.take(sample, record.memories.get(watch.key), now)
-                yield watch
+                    sampled[watch.key] = (watch, sample)
+        if sampled:
+            watches, samples = zip(*sampled.values())
+            _add(watches, samples, record.memories, now)
         for group, what in record.missing.items():
             for watch in self.of_group(record.cluster, group):
                 watch.mark_missing(what, record.at, now)
-                yield watch
+                others.append(watch)
         for group, reason in record.failures.items():
             for watch in self.of_group(record.cluster, group):
                 watch.failure = reason  # the last verdict stays valid until it is too old
-                yield watch
+                others.append(watch)
+        return [*(watch for watch, _ in sampled.values()), *others]
 
     def _drop(self, watch: Watch) -> None:
         del self._by_key[watch.key]

@@ -1,4 +1,4 @@
-"""Measure lag, rates and trends of each partition from the window; `partition_state` evaluates them.
+"""Measure lag, rates and trends of each partition from the windows; `partition_state` evaluates them.
 
 Rates and slopes cover the last minute only (`Policy.rate_seconds`). The slope is the median of the
 slopes between all pairs of samples (Theil-Sen), so one outlier does not change it. Durations count
@@ -7,58 +7,62 @@ back from the newest sample, at most to the start of the partition's continuous 
 Whether a backlog grows or drains is measured over all partitions of the same owner, except stuck
 ones. A client processes what it fetched partition by partition, so one partition may not move for
 minutes while its owner catches up.
+
+The partitions of all groups are the columns of one stack, see `window`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from penstock.scale.decision.values import NO_OWNER, PartitionKey
+from penstock.scale.decision.values import NO_OWNER
+from penstock.scale.decision.window import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from penstock.scale.decision.window import Row, Window
+    from penstock.scale.decision.window import PolicyColumns, Window
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+Number = TypeVar("Number")  # float: one partition; an array: a column of each partition
 
 
-class PartitionFacts(NamedTuple):
-    """What is known of one partition now."""
+class PartitionFacts(NamedTuple, Generic[Number]):
+    """What is known of one partition now, or of all partitions of a stack."""
 
-    key: PartitionKey
-    known_for: float  # seconds of continuous history; 0: the position is unknown
-    lag: float  # records, smoothed
-    age: float  # seconds, smoothed
-    lag_now: float  # records, in the newest sample
-    above_for: float  # seconds the smoothed lag has been high without a break
-    below_for: float  # seconds it has been low without a break
-    unmoved_for: float  # seconds since the position last changed
-    quiet_for: float  # seconds since the last arrival
-    arrival: float  # records a second
-    consumed: float  # records a second
-    backlog: float  # records, smoothed, of all its owner's partitions
-    slope: float  # growth of the backlog, records a second; negative: it drains
-    recent_change: float  # change of the backlog over the last two samples, records
-    age_slope: float  # growth of the age, seconds a second
-    owner: int  # the owning member; NO_OWNER if there is none or it is unknown
-    shared_with: int  # other partitions of its owner
+    key: Any  # PartitionKey, or a list of them
+    known_for: Number  # seconds of continuous history; 0: the position is unknown
+    lag: Number  # records, smoothed
+    age: Number  # seconds, smoothed
+    lag_now: Number  # records, in the newest sample
+    above_for: Number  # seconds the smoothed lag has been high without a break
+    below_for: Number  # seconds it has been low without a break
+    unmoved_for: Number  # seconds since the position last changed
+    quiet_for: Number  # seconds since the last arrival
+    arrival: Number  # records a second
+    consumed: Number  # records a second
+    backlog: Number  # records, smoothed, of all its owner's partitions
+    slope: Number  # growth of the backlog, records a second; negative: it drains
+    recent_change: Number  # change of the backlog over the last two samples, records
+    age_slope: Number  # growth of the age, seconds a second
+    owner: Number  # the owning member; NO_OWNER if there is none or it is unknown
+    shared_with: Number  # other partitions of its owner
 
     @property
-    def drain_seconds(self) -> float:
+    def drain_seconds(self) -> Any:
         """Seconds until the backlog is gone at the current rate; infinite if it does not drain."""
-        if self.backlog <= 0:
-            return 0.0
-        return self.backlog / -self.slope if self.slope < 0 else math.inf
+        drains = np.less(self.slope, 0.0)
+        seconds = self.backlog / np.where(drains, -np.asarray(self.slope), 1.0)
+        return np.where(np.less_equal(self.backlog, 0.0), 0.0, np.where(drains, seconds, np.inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,45 +75,74 @@ class GroupFacts:
     span: float  # seconds the window covers
     steady_for: float  # seconds since the last change of members or rebalance
     unsettled_for: float  # seconds since members began to change without settling in between
-    partitions: tuple[PartitionFacts, ...]
+    partitions: Sequence[PartitionFacts[float]]
     capacity: float | None  # records a second a saturated member handles; None if none is saturated
     busiest: float  # records a second the busiest member handles, saturated or not
     peak: Callable[[], float]  # highest arrival rate within `low_seconds`, records a second, all partitions
     uncommitted: int = 0  # partitions with records in which the group has no position
 
 
-def facts_of(window: Window) -> GroupFacts:
-    """Measures the newest moment of a window that has at least one row."""
-    policy, since, owners = window.policy, window.since, window.owners
-    newest = window.rows[-1]
-    now = newest.at
-    recent = _recent(window)
-    arrival, consumed = _rates(window, recent)
-    unmoved_for, quiet_for = now - since.moved, now - since.arrived
-    nothing = np.zeros(len(owners))
-    trend = _Trend(newest.smooth_lag, nothing, nothing, nothing)
-    if since.high.min(initial=np.inf) < np.inf:  # rules need trends only if a lag is high
-        stuck = (newest.lag > 0) & (unmoved_for >= policy.stall) & (newest.age >= policy.stall)
-        trend = _trend(recent, since.started, owners, stuck)
-    known_for = now - since.started
-    uncommitted = 0
-    if not newest.known:
-        unknown = np.isnan(newest.done)
-        known_for[unknown] = 0.0
-        uncommitted = int(np.count_nonzero(unknown & (newest.end > newest.start)))
-    known = _unchanged if newest.known else _known
-    columns = (
-        known_for, known(newest.smooth_lag), known(newest.smooth_age), known(newest.lag),
-        np.maximum(now - since.high, 0.0), np.maximum(now - since.low, 0.0), unmoved_for, quiet_for,
-        arrival, consumed, known(trend.backlog), trend.slope, trend.recent_change, trend.age_slope,
-        owners, window.shared,
+class Measured(NamedTuple):
+    """The facts of several windows."""
+
+    columns: PartitionFacts[Any]  # of all partitions, for `partition_state`
+    policy: PolicyColumns
+    groups: list[GroupFacts]
+    slices: list[slice]  # the columns of each group
+
+
+def measure(windows: Sequence[Window]) -> Measured:
+    """Measures the newest moment of windows that have at least one row."""
+    stack = Stack(windows, max(len(window.rows) for window in windows))
+    policy, since, values = stack.policy, stack.since, stack.values
+    now, lag = stack.at[0], values.lag[0]
+    owners = np.concatenate([window.owners for window in windows])
+    members = _Members(owners, stack)
+    recent = stack.at >= now - policy.rate_seconds - 1e-6
+    continuous = recent & (stack.at >= since.started)
+    arrival, consumed = _rates(stack, continuous)
+    unmoved_for = now - since.moved
+    unknown = np.isnan(values.done[0])
+    trend = np.zeros((3, len(now)))
+    backlog = values.smooth_lag[0].copy()
+    high = np.unique(stack.group[since.high < np.inf])
+    if len(high):  # rules need the trends of groups with a high lag only
+        chosen = np.flatnonzero(np.isin(stack.group, high))
+        stuck = (lag > 0) & (unmoved_for >= policy.stall) & (values.age[0] >= policy.stall)
+        backlog[chosen], trend[:, chosen] = _trend(stack, continuous, members.joined(~stuck), chosen)
+    columns = PartitionFacts(
+        [key for window in windows for key in window.partitions()],
+        np.where(unknown, 0.0, now - since.started),
+        _known(values.smooth_lag[0]), _known(values.smooth_age[0]), _known(lag),
+        np.maximum(now - since.high, 0.0), np.maximum(now - since.low, 0.0),
+        unmoved_for, now - since.arrived, arrival, consumed, _known(backlog), *trend,
+        owners, members.shared_with,
     )  # fmt: skip
-    partitions = tuple(
-        map(PartitionFacts._make, zip(window.partitions(), *(each.tolist() for each in columns)))
-    )
-    capacity, busiest = _member_rates(owners, consumed, since.high <= recent[0].at, window.members)
+    uncommitted = stack.group[unknown & (values.end[0] > values.start[0])].tolist()
+    backlogged = since.high <= np.min(stack.at, axis=0, initial=np.inf, where=recent)
+    rates = members.rates(consumed, backlogged)
+    partitions = list(map(PartitionFacts._make, zip(columns.key, *(each.tolist() for each in columns[1:]))))
+    groups = [
+        _group_facts(window, partitions[own], *rate, uncommitted.count(index))
+        for index, (window, own, rate) in enumerate(zip(windows, stack.slices, rates))
+    ]
+    return Measured(columns, policy, groups, stack.slices)
+
+
+def facts_of(window: Window) -> GroupFacts:
+    return measure([window]).groups[0]
+
+
+def _group_facts(
+    window: Window,
+    partitions: Sequence[PartitionFacts[float]],
+    capacity: float | None,
+    busiest: float,
+    uncommitted: int,
+) -> GroupFacts:
+    now = window.rows[-1].at
     span, steady = now - window.history[0][0], now - window.steady_since
-    if steady < min(policy.rate_seconds, span):
+    if steady < min(window.policy.rate_seconds, span):
         capacity, busiest = None, 0.0  # part of the rate was measured with other members
     return GroupFacts(
         now, window.members, window.state, span, steady, now - window.unsettled_since, partitions,
@@ -117,128 +150,110 @@ def facts_of(window: Window) -> GroupFacts:
     )  # fmt: skip
 
 
-def _rates(window: Window, recent: list[Row]) -> tuple[Floats, Floats]:
+def _rates(stack: Stack, continuous: Bools) -> tuple[Floats, Floats]:
     """(arrived, consumed), records a second, over the recent part of each partition's history."""
-    newest, oldest = recent[-1], recent[0]
-    if window.restarted_at <= oldest.at and newest.known and oldest.known:  # the usual case
-        pace = 1.0 / (newest.at - oldest.at) if len(recent) > 1 else 0.0
-        read = newest.done - oldest.done
-        if newest.lost is not oldest.lost:
-            read = read - (newest.lost - oldest.lost)
-        return (newest.end - oldest.end) * pace, read * pace
-    _, _, first = _continuous_rows(recent, window.since.started)
-    column = np.arange(len(first))
-    span = newest.at - np.array([row.at for row in recent])[first]
-    pace_each = np.where(span > 0, 1.0 / np.where(span > 0, span, 1.0), 0.0)
-    arrived = newest.end - np.array([row.end for row in recent])[first, column]
-    read_until = np.array([row.done - row.lost for row in recent])
-    consumed = read_until[-1] - read_until[first, column]
-    return _known(arrived) * pace_each, _known(consumed) * pace_each
+    column = np.arange(continuous.shape[1])
+    first = np.maximum(np.count_nonzero(continuous, axis=0) - 1, 0)
+    span = stack.at[0] - stack.at[first, column]
+    pace = np.where(span > 0, 1.0 / np.where(span > 0, span, 1.0), 0.0)
+    end, read = stack.values.end, stack.values.done - stack.values.lost
+    return _known(end[0] - end[first, column]) * pace, _known(read[0] - read[first, column]) * pace
 
 
-def _continuous_rows(recent: list[Row], started: Floats) -> tuple[Floats, Bools, NDArray[np.int64]]:
-    """(times of the rows, which rows belong to each partition's continuous history, the first that does)."""
-    times = np.array([row.at for row in recent])
-    continuous = times[:, None] >= started[None, :]
-    return times, continuous, np.argmax(continuous, axis=0)
+def _trend(stack: Stack, continuous: Bools, together: Ints, chosen: Ints) -> tuple[Floats, Floats]:
+    """(backlog, (its slope, its recent change, slope of the age)) of the chosen partitions.
 
-
-class _Trend(NamedTuple):
-    backlog: Floats
-    slope: Floats
-    recent_change: Floats
-    age_slope: Floats
-
-
-def _trend(recent: list[Row], started: Floats, owners: NDArray[np.int64], stuck: Bools) -> _Trend:
-    times, continuous, first = _continuous_rows(recent, started)
+    `together` numbers the partitions whose lag is added to one backlog.
+    """
+    at, continuous, (_, together) = stack.at[:, chosen], continuous[:, chosen], _numbered(together[chosen])
     # Records deleted since a row do not count in it: a backlog that retention shortens does not drain.
-    lost = recent[-1].lost
-    lags = [row.smooth_lag if row.lost is lost else row.smooth_lag + row.lost - lost for row in recent]
-    backlog, whole = _backlogs(np.array(lags), continuous, owners, stuck)
-    recent_change = backlog[-1] - backlog[np.maximum(len(recent) - 3, first), np.arange(len(owners))]
-    ages = np.array([row.smooth_age for row in recent])
-    return _Trend(
-        backlog[-1], _slopes(times, backlog, whole), _known(recent_change), _slopes(times, ages, continuous)
-    )
+    lost = stack.values.lost[:, chosen]
+    lag = _known(stack.values.smooth_lag[:, chosen] + lost - lost[0])
+    backlog = np.array([np.bincount(together, weights=row)[together] for row in lag])
+    whole = np.array([np.bincount(together, weights=~row)[together] == 0 for row in continuous])
+    first = np.maximum(np.count_nonzero(continuous, axis=0) - 1, 0)
+    change = backlog[0] - backlog[np.minimum(first, 2), np.arange(len(chosen))]
+    age_slopes = _slopes(at, stack.values.smooth_age[:, chosen], continuous)
+    return backlog[0], np.array([_slopes(at, backlog, whole), change, age_slopes])
 
 
-def _recent(window: Window) -> list[Row]:
-    """The rows that rates and slopes cover, newest last."""
-    oldest = window.rows[-1].at - window.policy.rate_seconds - 1e-6
-    rows = list(takewhile(lambda row: row.at >= oldest, reversed(window.rows)))
-    return rows[::-1]
+def _slopes(at: Floats, values: Floats, continuous: Bools) -> Floats:
+    """The median slope between all pairs of rows, for each column; 0 with fewer than three pairs."""
+    newer, older = _pairs(len(at))
+    if not len(newer):
+        return np.zeros(at.shape[1])
+    steps = (values[newer] - values[older]) / (at[newer] - at[older])
+    steps = np.sort(np.where(continuous[older], steps, np.nan), axis=0)  # nan sorts last
+    count = len(steps) - np.count_nonzero(np.isnan(steps), axis=0)
+    column = np.arange(steps.shape[1])
+    middle = (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, len(steps) - 1))
+    median = (steps[middle[0], column] + steps[middle[1], column]) / 2
+    return np.where(count >= 3, median, 0.0)
 
 
-def _unchanged(values: Floats) -> Floats:
-    return values
+@cache
+def _pairs(count: int) -> tuple[Ints, Ints]:
+    newer, older = np.triu_indices(count, k=1)
+    return newer, older
 
 
 def _known(values: Floats) -> Floats:
     return np.where(np.isnan(values), 0.0, values)
 
 
-def _backlogs(
-    lag: Floats, continuous: Bools, owners: NDArray[np.int64], stuck: Bools
-) -> tuple[Floats, Bools]:
-    """For each partition the lag of all its owner's partitions, and the rows in which all are known."""
-    joined = (owners != NO_OWNER) & ~stuck
-    if not joined.any():
-        return lag, continuous
-    together = (owners[:, None] == owners[None, :]) & joined[:, None] & joined[None, :]
-    together |= np.eye(len(owners), dtype=np.bool_)
-    weights = together.astype(np.float64)
-    whole = continuous if continuous.all() else (~continuous).astype(np.float64) @ weights == 0
-    return _known(lag) @ weights, whole
+def _numbered(values: Ints) -> tuple[Ints, Ints]:
+    """The distinct values, and for each value the number of its like."""
+    distinct, number = np.unique(values, return_inverse=True)
+    return distinct, number
 
 
-def _slopes(times: Floats, values: Floats, continuous: Bools) -> Floats:
-    """The median slope between all pairs of rows, for each column; 0 with fewer than three rows."""
-    count = len(times)
-    if count < 3:
-        return np.zeros(values.shape[1])
-    left, right = _pairs(count)
-    steps = (values[right] - values[left]) / (times[right] - times[left])[:, None]
-    usable = continuous[left] & ~np.isnan(steps)
-    if usable.all():
-        return _middle(steps)
-    result = np.zeros(values.shape[1])
-    for index in range(values.shape[1]):
-        chosen = steps[usable[:, index], index]
-        if len(chosen) >= 3:
-            result[index] = np.median(chosen)
-    return result
+class _Members:
+    """The members of the groups, numbered through all groups."""
 
+    def __init__(self, owners: Ints, stack: Stack) -> None:
+        self._stack = stack
+        self._owned = owners != NO_OWNER
+        # A number for each group and owner; the groups' own numbers stay apart from each other.
+        wide = stack.group * (owners.max(initial=0) + 1) + owners
+        distinct, number = _numbered(wide[self._owned])
+        self._number = np.zeros(len(owners), dtype=np.int64)
+        self._number[self._owned] = number
+        self._count = len(distinct)
+        self._group = np.zeros(self._count, dtype=np.int64)
+        self._group[number] = stack.group[self._owned]
+        sizes = np.bincount(number, minlength=self._count)
+        self.shared_with = np.zeros(len(owners), dtype=np.int64)
+        self.shared_with[self._owned] = sizes[number] - 1
 
-@cache
-def _pairs(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    left, right = np.triu_indices(count, k=1)
-    return left, right
+    def joined(self, chosen: Bools) -> Ints:
+        """The member of each chosen partition that has one; all others get a number of their own."""
+        alone = self._count + np.arange(len(self._number))
+        return np.where(self._owned & chosen, self._number, alone)
 
+    def rates(self, consumed: Floats, backlogged: Bools) -> list[tuple[float | None, float]]:
+        """For each group (rate of a saturated member, rate of the busiest member), records a second.
 
-def _middle(values: Floats) -> Floats:
-    """np.median of the first axis, without its overhead on small arrays."""
-    ordered = np.sort(values, axis=0)
-    count = len(ordered)
-    return np.asarray((ordered[(count - 1) // 2] + ordered[count // 2]) / 2)
-
-
-def _member_rates(
-    owners: NDArray[np.int64], consumed: Floats, backlogged: Bools, members: int
-) -> tuple[float | None, float]:
-    """(rate of a saturated member, rate of the busiest member), records a second.
-
-    A member is saturated while one of its partitions stays high: it is never idle, so its rate is its
-    capacity. If owners are unknown, the group's mean rate counts.
-    """
-    owned = owners != NO_OWNER
-    if not owned.any():
-        rate = float(consumed.sum()) / max(members, 1)
-        return (rate if 2 * np.count_nonzero(backlogged) > len(backlogged) else None), rate
-    totals = np.bincount(owners[owned], weights=consumed[owned])
-    saturated = np.bincount(owners[owned], weights=backlogged[owned]) > 0
-    pace = totals[saturated & (totals > 0)]
-    return (float(np.median(pace)) if len(pace) else None), float(totals.max())
+        A member is saturated while one of its partitions stays high: it is never idle, so its rate is its
+        capacity. If owners are unknown, the group's mean rate counts.
+        """
+        windows, number, owned = self._stack.windows, self._number[self._owned], self._owned
+        totals = np.bincount(number, weights=consumed[owned], minlength=self._count)
+        saturated = np.bincount(number, weights=backlogged[owned], minlength=self._count) > 0
+        busiest = np.full(len(windows), -np.inf)
+        np.maximum.at(busiest, self._group, totals)
+        measured = self._group[saturated & (totals > 0)]
+        paces = totals[saturated & (totals > 0)]
+        sums = np.bincount(self._stack.group, weights=consumed, minlength=len(windows)).tolist()
+        high = np.bincount(self._stack.group, weights=backlogged, minlength=len(windows)).tolist()
+        rates: list[tuple[float | None, float]] = []
+        for index, (window, most) in enumerate(zip(windows, busiest.tolist())):
+            if most == -np.inf:  # owners unknown
+                rate = sums[index] / max(window.members, 1)
+                rates.append((rate if 2 * high[index] > len(window.owners) else None, rate))
+                continue
+            own = paces[measured == index]
+            rates.append((float(np.median(own)) if len(own) else None, most))
+        return rates
 
 
 def _peak(window: Window) -> float:

@@ -1,61 +1,68 @@
-"""The state of one partition: rules P1 to P7 in order; the first that holds decides.
+"""The state of each partition: rules P1 to P7 in order; the first that holds decides.
 
-Modelled on the evaluator of LinkedIn's Burrow: each rule is a small predicate of the facts. Only
-*falling behind* may cause a scale-up.
+Modelled on the evaluator of LinkedIn's Burrow: each rule is a small predicate of the facts. Facts and
+parameters are columns, with one value for each partition of all groups, so a rule is evaluated once for
+all of them. Only *falling behind* may cause a scale-up.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from penstock.scale.decision.values import NO_OWNER, PartitionState
+from penstock.scale.decision.window import is_high
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.scale.decision.partition_facts import PartitionFacts
     from penstock.scale.decision.policy import Policy
+    from penstock.scale.decision.window import PolicyColumns
 
-    Rule = Callable[[PartitionFacts, Policy], bool]
+    Facts = PartitionFacts[Any]
+    Parameters = Policy | PolicyColumns
+    Rule = Callable[[Facts, Parameters], Any]
 
 
-def p1_unknown(facts: PartitionFacts, policy: Policy) -> bool:
+def p1_unknown(facts: Facts, policy: Parameters) -> Any:
     """No commit yet, or its history is shorter than the warm-up time."""
-    return facts.known_for <= 0 or facts.known_for < policy.warm_up
+    return (facts.known_for <= 0) | (facts.known_for < policy.warm_up)
 
 
-def p2_idle(facts: PartitionFacts, policy: Policy) -> bool:
+def p2_idle(facts: Facts, policy: Parameters) -> Any:
     """No lag and no arrivals."""
-    return facts.lag_now <= 0 and facts.quiet_for >= min(policy.idle, policy.sustain)
+    return (facts.lag_now <= 0) & (facts.quiet_for >= np.minimum(policy.idle, policy.sustain))
 
 
-def p3_stopped(facts: PartitionFacts, policy: Policy) -> bool:
+def p3_stopped(facts: Facts, policy: Parameters) -> Any:
     """Records wait, the position does not move, and no member owns the partition."""
-    return facts.lag_now > 0 and facts.owner == NO_OWNER and facts.unmoved_for >= policy.stall
+    return (facts.lag_now > 0) & (facts.owner == NO_OWNER) & (facts.unmoved_for >= policy.stall)
 
 
-def p4_stalled(facts: PartitionFacts, policy: Policy) -> bool:
+def p4_stalled(facts: Facts, policy: Parameters) -> Any:
     """Records wait and the position does not move although a member owns it, e.g. a poison record.
 
     The waiting record must also be that old. With rare records, each handled before the next
     sample, the position does not move between samples either.
     """
-    return facts.lag_now > 0 and facts.unmoved_for >= policy.stall and facts.age >= policy.stall
+    return (facts.lag_now > 0) & (facts.unmoved_for >= policy.stall) & (facts.age >= policy.stall)
 
 
-def p5_keeping_up(facts: PartitionFacts, policy: Policy) -> bool:
+def p5_keeping_up(facts: Facts, policy: Parameters) -> Any:
     """Lag is not high."""
-    return facts.above_for <= 0 and not _high(facts, policy)
+    return (facts.above_for <= 0) & ~is_high(policy, facts.lag, facts.age)
 
 
-def p6_catching_up(facts: PartitionFacts, policy: Policy) -> bool:
+def p6_catching_up(facts: Facts, policy: Parameters) -> Any:
     """Lag is high but drains: within the drain time, or with its age within the objective."""
-    return facts.slope < 0 and (facts.drain_seconds <= policy.drain or facts.age <= policy.objective)
+    return (facts.slope < 0) & ((facts.drain_seconds <= policy.drain) | (facts.age <= policy.objective))
 
 
-def p7_falling_behind(facts: PartitionFacts, policy: Policy) -> bool:
+def p7_falling_behind(facts: Facts, policy: Parameters) -> Any:
     """Lag is high and does not fall, or is past the objective and drains too slowly."""
-    return True
+    return np.full(np.shape(facts.lag), True)
 
 
 RULES: Final[tuple[tuple[Rule, PartitionState], ...]] = (
@@ -71,20 +78,12 @@ RULES: Final[tuple[tuple[Rule, PartitionState], ...]] = (
 STUCK: Final = frozenset({PartitionState.STALLED, PartitionState.STOPPED})
 
 
-def state_of(facts: PartitionFacts, policy: Policy) -> PartitionState:
-    """The first rule that holds names the state."""
-    for rule, state in RULES:
-        if rule(facts, policy):
-            return state
-    raise AssertionError("the last rule always holds")
+def states_of(facts: Facts, policy: Parameters) -> list[PartitionState]:
+    """The state of each partition: the first rule that holds names it."""
+    first = np.argmax([rule(facts, policy) for rule, _ in RULES], axis=0)
+    return [RULES[index][1] for index in np.atleast_1d(first).tolist()]
 
 
-def beyond_one_consumer(facts: PartitionFacts) -> bool:
+def beyond_one_consumer(facts: PartitionFacts[float]) -> bool:
     """Whether the partition is alone on its member: it has one consumer, so more replicas cannot help."""
     return facts.owner != NO_OWNER and facts.shared_with == 0
-
-
-def _high(facts: PartitionFacts, policy: Policy) -> bool:
-    records = bool(policy.lag_threshold) and facts.lag > policy.lag_threshold
-    seconds = bool(policy.lag_seconds_threshold) and facts.age > policy.lag_seconds_threshold
-    return records or seconds

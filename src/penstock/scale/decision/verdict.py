@@ -1,7 +1,7 @@
 """The verdict: evaluate the group rules in order and size the replicas.
 
-`decide` is the whole scaler. It is called once for each sample, with the memory of the previous
-verdict, and returns the replicas to request now.
+`decide_all` is the whole scaler. It is called once for the samples of a record, with the memory of the
+previous verdicts, and returns the replicas to request now.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from penstock.scale.decision import group_rules
 from penstock.scale.decision.hpa_metric import is_visible_scale_down, value_for, visible_scale_up
-from penstock.scale.decision.partition_facts import facts_of
-from penstock.scale.decision.partition_state import state_of
+from penstock.scale.decision.partition_facts import measure
+from penstock.scale.decision.partition_state import states_of
 from penstock.scale.decision.sizing import (
     capacity_is_current,
     clamped,
@@ -34,13 +34,33 @@ if TYPE_CHECKING:
     from penstock.scale.decision.group_rules import Situation
     from penstock.scale.decision.partition_facts import GroupFacts
     from penstock.scale.decision.policy import Policy
+    from penstock.scale.decision.values import PartitionState
     from penstock.scale.decision.window import Window
 
 
 def decide(window: Window, memory: Memory, *, interval: float) -> Verdict | None:
     """The verdict after the window's newest sample; None while no replica count is known to hold."""
-    policy = window.policy
-    facts = facts_of(window)
+    return decide_all([window], [memory], [interval])[0]
+
+
+def decide_all(
+    windows: Sequence[Window], memories: Sequence[Memory], intervals: Sequence[float]
+) -> list[Verdict | None]:
+    """The verdict for each window; `intervals` are the seconds between its samples."""
+    measured = measure(windows)
+    states = states_of(measured.columns, measured.policy)
+    return [
+        _verdict(facts, states[own], window.policy, memory, interval)
+        for window, facts, own, memory, interval in zip(
+            windows, measured.groups, measured.slices, memories, intervals, strict=True
+        )
+    ]
+
+
+def _verdict(
+    facts: GroupFacts, partition_states: Sequence[PartitionState], policy: Policy, memory: Memory,
+    interval: float,
+) -> Verdict | None:  # fmt: skip
     requested = _current_request(facts, memory, policy)
     if requested is None:
         return None
@@ -48,7 +68,7 @@ def decide(window: Window, memory: Memory, *, interval: float) -> Verdict | None
     if memory.requested != requested or memory.first_at is None:
         first_at = facts.at if memory.first_at is None else memory.first_at
         memory = replace(memory, requested=requested, first_at=first_at)
-    states = {each.key: state_of(each, policy) for each in facts.partitions}
+    states = {each.key: state for each, state in zip(facts.partitions, partition_states, strict=True)}
     situation = group_rules.situation_of(facts, states, policy, memory, requested, interval)
     change, replicas, rule_results = _change(situation)
     active = group_rules.g10_active(situation)

@@ -1,4 +1,4 @@
-"""The sample history of one group, oldest first, with lag and age of each partition.
+"""The sample history of groups, with lag and age of each partition.
 
 Lag counts from the committed offset or the log start, whichever is later, so deleted records do not
 count. Neither do records completed beyond the commit, nor transaction markers. It is never negative,
@@ -10,15 +10,15 @@ group was rewound, or the partition is new. The whole window restarts when sampl
 than `gap`. Where retention overtakes the group, the deleted records are counted as lost, not as consumed:
 otherwise a group that only loses records would look like one that drains its backlog.
 
-Each row updates the "since when" values that rules need. Ten thousand groups are evaluated every ten
-seconds, so the rules must not search the history.
+A call into NumPy costs as much for a dozen partitions as for hundreds. The samples of one record are
+therefore added together: the partitions of all its groups are the columns of one `Stack`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from penstock.scale.decision.values import NO_COMMIT, NO_OWNER, PartitionKey, Pr
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -35,16 +35,14 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
 
 Layout = tuple[tuple[str, int], ...]  # (topic, partitions)
 
 
-@dataclass(slots=True)
-class Row:
-    """One sample, flattened: index i of every array is partition i of the window's layout."""
+class Values(NamedTuple):
+    """The numbers of one sample; index i of each array is partition i of the layout."""
 
-    at: float
-    topic_ids: tuple[str, ...]
     end: Floats
     start: Floats
     done: Floats  # offset plus what is completed beyond it; nan where unknown
@@ -53,12 +51,9 @@ class Row:
     age: Floats  # seconds; nan where `done` is
     smooth_lag: Floats
     smooth_age: Floats
-    total: float  # sum of `end`
-    known: bool  # no value is nan
 
 
-@dataclass(slots=True)
-class Since:
+class Since(NamedTuple):
     """For each partition, since when something holds."""
 
     started: Floats  # its history is continuous
@@ -68,19 +63,30 @@ class Since:
     arrived: Floats  # `end` last changed
 
 
+@dataclass(slots=True)
+class Row:
+    """One sample of one group."""
+
+    at: float
+    topic_ids: tuple[str, ...]
+    matrix: Floats  # the fields of `Values` × partitions
+
+    @property
+    def values(self) -> Values:
+        return Values(*self.matrix)
+
+
 class Window:
-    """The samples a policy needs, newest last."""
+    """The samples of one group that a policy needs, newest last."""
 
     def __init__(self, policy: Policy, *, gap: float) -> None:
         self.policy = policy
         self.gap = gap
         self.rows: deque[Row] = deque()  # as far back as rates and smoothing need
-        self.history: deque[tuple[float, Floats, float]] = deque()  # (at, end, total) of the whole window
+        self.history: deque[tuple[float, Floats, float]] = deque()  # (at, end, its sum) of the whole window
         self.layout: Layout = ()
-        self.since = Since(*(np.empty(0) for _ in range(5)))
-        self.restarted_at = 0.0  # the newest of `since.started`
-        self.owners: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.shared: NDArray[np.int64] = self.owners  # how many other partitions the owner of each has
+        self.since_matrix: Floats = np.empty((len(Since._fields), 0))
+        self.owners: Ints = np.empty(0, dtype=np.int64)
         self.members = 0
         self.state: GroupState | str = ""
         self.steady_since = 0.0  # members unchanged
@@ -88,194 +94,52 @@ class Window:
         self._generation = 0
         self._keys: list[PartitionKey] | None = None
 
-    def add(self, sample: Sample) -> None:
-        """Adds a sample. One not newer than the last, or newer by more than `gap`, restarts the window."""
-        last = self.rows[-1] if self.rows else None
-        if last is not None and not 0 < sample.at - last.at <= self.gap:
-            self.rows.clear()
-            self.history.clear()
-            last = None
-        layout = self._layout_of(sample)
-        if last is not None and self.layout != layout:
-            self._reorder(layout)
-            last = self.rows[-1]
-        if self.layout != layout:
-            self.layout, self._keys = layout, None
-        row, restarts = self._row(sample, last)
-        self._update_since(row, last, restarts)
-        self._update_steady(sample, last)
-        self.rows.append(row)
-        self.history.append((row.at, row.end, row.total))
-        while row.at - self.history[0][0] > self.policy.history:
-            self.history.popleft()
-        oldest = row.at - self.policy.rate_seconds - 1e-6
-        while self.rows[0].at < oldest and len(self.rows) > self.policy.smoothing_samples:
-            self.rows.popleft()
+    @property
+    def since(self) -> Since:
+        return Since(*self.since_matrix)
+
+    @property
+    def restarted_at(self) -> float:
+        """When the newest history of its partitions began."""
+        return float(self.since.started.max(initial=0.0))
 
     def partitions(self) -> list[PartitionKey]:
         if self._keys is None:
             self._keys = _partition_keys(self.layout)
         return self._keys
 
-    def _layout_of(self, sample: Sample) -> Layout:
+    def add(self, sample: Sample) -> None:
+        """Adds a sample. One not newer than the last, or newer by more than `gap`, restarts the window."""
+        add_samples([self], [sample])
+
+    def prepare(self, sample: Sample) -> None:
+        """Restarts or rearranges the window if the sample requires it."""
+        if self.rows and not 0 < sample.at - self.rows[-1].at <= self.gap:
+            self.rows.clear()
+            self.history.clear()
         topics = self.policy.topics or sorted(sample.progress)
-        return tuple((topic, len(sample.logs[topic].end)) for topic in topics if topic in sample.logs)
-
-    def _row(self, sample: Sample, last: Row | None) -> tuple[Row, Bools]:
-        layout = self.layout
-        logs = [sample.logs[topic] for topic, _ in layout]
-        progress = [_padded(sample.progress.get(topic), count) for topic, count in layout]
-        end, start = _joined(log.end for log in logs), _joined(log.start for log in logs)
-        committed = _joined(each.committed for each in progress)
-        done = np.maximum(committed, start)
-        if any(each.completed_beyond is not None for each in progress):
-            done += _joined(each.completed_beyond or _filled(0, len(each.committed)) for each in progress)
-        if any(each.markers is not None for each in progress):
-            done += _joined(each.markers or _filled(0, len(each.committed)) for each in progress)
-        known = True
-        if committed.min(initial=0.0) == NO_COMMIT:
-            never = committed == NO_COMMIT
-            known = self.policy.reset_policy == "earliest"
-            done[never] = start[never] if known else np.nan
-        lag = np.maximum(end - done, 0.0)
-        topic_ids = tuple(log.topic_id for log in logs)
-        restarts = _restarts(layout, topic_ids, end, done, last)
-        age = self._ages(sample.at, end, done, lag, restarts)
-        self._update_owners(_owners(progress))
-        started = np.where(restarts, sample.at, self.since.started if last is not None else sample.at)
-        lost = np.zeros(len(end)) if last is None else _lost(start, last)
-        row = Row(sample.at, topic_ids, end, start, done, lost, lag, age, lag, age, float(end.sum()), known)
-        self.restarted_at = float(started.max(initial=0.0))
-        row.smooth_lag = self._smoothed("lag", row, started)
-        row.smooth_age = self._smoothed("age", row, started)
-        return row, restarts
-
-    def _update_owners(self, owners: NDArray[np.int64]) -> None:
-        if len(owners) == len(self.owners) and owners.tobytes() == self.owners.tobytes():
-            return
-        together = np.count_nonzero(owners[:, None] == owners[None, :], axis=1)
-        self.owners, self.shared = owners, np.where(owners == NO_OWNER, 0, together - 1)
-
-    def _smoothed(self, name: str, row: Row, started: Floats) -> Floats:
-        """The newest values smoothed with those before them, within each partition's history."""
-        newest: Floats = getattr(row, name)
-        count = min(self.policy.smoothing_samples, len(self.rows) + 1)
-        if count == 1:
-            return newest
-        before = [self.rows[-shift] for shift in range(1, count)]
-        whole = before[-1].at >= self.restarted_at and row.known and all(each.known for each in before)
-        if whole and count == 3 and self.policy.smoothing == "median":  # fast path for the defaults
-            one, two = getattr(before[0], name), getattr(before[1], name)
-            return np.asarray(np.maximum(np.minimum(newest, one), np.minimum(np.maximum(newest, one), two)))
-        layers = np.array([newest, *(getattr(row, name) for row in before)])
-        for index, row in enumerate(before, start=1):
-            outside = row.at < started
-            if outside.any():
-                layers[index, outside] = np.nan
-        if self.policy.smoothing == "mean":
-            known = ~np.isnan(layers)
-            return np.asarray(np.where(known, layers, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
-        layers.sort(axis=0)  # nan sorts last; take the median of the rest
-        amount = np.maximum(count - np.isnan(layers).sum(axis=0), 1)
-        column = np.arange(len(newest))
-        return np.asarray((layers[(amount - 1) // 2, column] + layers[amount // 2, column]) / 2)
-
-    def _ages(self, now: float, end: Floats, done: Floats, lag: Floats, restarts: Bools) -> Floats:
-        """Seconds since the first unhandled record was appended, interpolated from end offsets.
-
-        A record older than the window is extrapolated at the window's mean arrival rate. Without a
-        rate, its age is at least the time covered by the window.
-        """
-        age = done * 0.0  # nan where unknown
-        behind = (lag > 0) & ~restarts
-        if not self.rows or not behind.any():
-            return age
-        last = self.rows[-1]
-        recent = behind & (done >= last.end)  # appended since the last row: the usual case
-        if recent.any():
-            share = (done[recent] - last.end[recent]) / (end[recent] - last.end[recent])
-            age[recent] = (1.0 - share) * (now - last.at)
-        earlier = np.flatnonzero(behind & ~recent)
-        if len(earlier):
-            times = np.array([at for at, _, _ in self.history] + [now])
-            ends = np.array([past[earlier] for _, past, _ in self.history] + [end[earlier]])
-            for column, index in enumerate(earlier.tolist()):
-                since = int(np.searchsorted(times, self.since.started[index]))
-                age[index] = now - _appended_at(times[since:], ends[since:, column], done[index])
-        return age
-
-    def _update_since(self, row: Row, last: Row | None, restarts: Bools) -> None:
-        at = row.at
-        high, low = self._high_and_low(row.smooth_lag, row.smooth_age)
-        if last is None:
-            now = np.full(len(row.end), at)
-            started, rose, fell = now, np.where(high, at, np.inf), np.where(low, at, np.inf)
-            self.since = Since(started, rose, fell, now.copy(), now.copy())
-            return
-        since = self.since
-        since.started = np.where(restarts, at, since.started)
-        began = self._high_since(high & np.isinf(since.high), row)
-        since.high = np.where(high, np.where(restarts, at, np.minimum(since.high, began)), np.inf)
-        since.low = np.where(low, np.where(restarts, at, np.minimum(since.low, at)), np.inf)
-        passed = row.done != last.done
-        if row.lost is not last.lost:
-            passed = row.done - row.lost != last.done - last.lost
-        since.moved = np.where(passed | restarts, at, since.moved)
-        since.arrived = np.where((row.end != last.end) | restarts, at, since.arrived)
-
-    def _high_since(self, newly: Bools, row: Row) -> Floats | float:
-        """Since when the partitions that are newly high have been so.
-
-        Smoothing shows a rise some rows late. Between two rows the lag is assumed to grow evenly.
-        """
-        if not newly.any():
-            return row.at
-        rose = np.full(len(newly), row.at)
-        late = self.policy.smoothing_samples // 2
-        later = row
-        for back in range(min(late + 1, len(self.rows))):
-            if not newly.any():
-                break
-            earlier = self.rows[-1 - back]
-            newly = newly & (earlier.at >= self.since.started)
-            before = self._high_and_low(earlier.lag, earlier.age)[0]
-            after = self._high_and_low(later.lag, later.age)[0]
-            share = np.where(before, 0.0, self._crossing(earlier, later))
-            known = newly & (before | after) & ~(before & (back == late))
-            rose = np.where(known, earlier.at + share * (later.at - earlier.at), rose)
-            newly, later = newly & before, earlier
-        return rose
-
-    def _crossing(self, earlier: Row, later: Row) -> Floats:
-        """Where between two rows each partition crossed its threshold, from 0 to 1."""
-        policy, share = self.policy, np.ones(len(earlier.lag))
-        thresholds = (
-            (policy.lag_threshold, earlier.lag, later.lag),
-            (policy.lag_seconds_threshold, earlier.age, later.age),
-        )
-        for threshold, low, high in thresholds:
-            crossed = (low <= threshold) & (high > threshold) if threshold else np.zeros(len(low), np.bool_)
-            step = np.where(crossed, high - low, 1.0)
-            share = np.where(crossed, np.minimum(share, (threshold - low) / step), share)
-        return share
-
-    def _high_and_low(self, lag: Floats, age: Floats) -> tuple[Bools, Bools]:
-        """(high, low) for each partition; an unknown lag is neither."""
-        records, seconds, share = (
-            self.policy.lag_threshold, self.policy.lag_seconds_threshold, self.policy.low_percent
-        )  # fmt: skip
-        if not seconds:
-            return lag > records, lag <= records * share
-        high, low = age > seconds, age <= seconds * share
-        return (high | (lag > records), low & (lag <= records * share)) if records else (high, low)
-
-    def _update_steady(self, sample: Sample, last: Row | None) -> None:
+        layout = tuple((topic, len(sample.logs[topic].end)) for topic in topics if topic in sample.logs)
+        if self.layout != layout:
+            if self.rows:
+                self._reorder(layout)
+            self.layout, self._keys = layout, None
         now = (sample.members, sample.state, sample.generation)
-        if last is None or now != (self.members, self.state, self._generation):
-            if last is None or sample.at - self.steady_since >= self.policy.settle:
+        if not self.rows or now != (self.members, self.state, self._generation):
+            if not self.rows or sample.at - self.steady_since >= self.policy.settle:
                 self.unsettled_since = sample.at
             self.steady_since = sample.at
         self.members, self.state, self._generation = now
+
+    def append(self, row: Row, since: Floats, owners: Ints) -> None:
+        self.since_matrix, self.owners = since, owners
+        self.rows.append(row)
+        end = row.values.end
+        self.history.append((row.at, end, float(end.sum())))
+        while row.at - self.history[0][0] > self.policy.history:
+            self.history.popleft()
+        oldest = row.at - self.policy.rate_seconds - 1e-6
+        while self.rows[0].at < oldest and len(self.rows) > self.policy.smoothing_samples:
+            self.rows.popleft()
 
     def _reorder(self, layout: Layout) -> None:
         """Rearranges all arrays for a new layout; nan for partitions that were not in the old one."""
@@ -283,76 +147,228 @@ class Window:
         picks = np.array([columns.get(key, -1) for key in _partition_keys(layout)], dtype=np.int64)
 
         def pick(values: Floats, unknown: float = np.nan) -> Floats:
-            return np.where(picks >= 0, np.append(values, unknown)[picks], unknown)
+            padded = np.insert(values, values.shape[-1], unknown, axis=-1)
+            return cast("Floats", padded[..., picks])
 
         names = [topic for topic, _ in self.layout]
         for row in self.rows:
             before = dict(zip(names, row.topic_ids, strict=True))
             row.topic_ids = tuple(before.get(topic, "") for topic, _ in layout)
-            row.end, row.start, row.done = pick(row.end), pick(row.start), pick(row.done)
-            row.lag, row.age, row.lost = pick(row.lag), pick(row.age), pick(row.lost, 0.0)
-            row.smooth_lag, row.smooth_age = pick(row.smooth_lag), pick(row.smooth_age)
-            row.known = False  # new partitions are nan in old rows
+            row.matrix = pick(row.matrix)
         self.history = deque((at, pick(end), total) for at, end, total in self.history)
-        since = self.since
-        self.since = Since(
-            pick(since.started, np.inf), pick(since.high, np.inf), pick(since.low, np.inf),
-            pick(since.moved, np.inf), pick(since.arrived, np.inf),
-        )  # fmt: skip
+        self.since_matrix = pick(self.since_matrix, np.inf)
+
+
+class Stack:
+    """The last rows of several windows side by side: a column for each partition, the newest row first."""
+
+    def __init__(self, windows: Sequence[Window], depth: int) -> None:
+        self.windows = windows
+        counts = [sum(count for _, count in window.layout) for window in windows]
+        ends = np.cumsum(counts).tolist()
+        self.slices = [slice(end - count, end) for end, count in zip(ends, counts)]
+        self.group = np.repeat(np.arange(len(windows)), counts)  # of each column
+        size = len(self.group)
+        self.at = np.full((depth, size), np.nan)  # of each row; nan: the window has no such row
+        matrix = np.full((len(Values._fields), depth, size), np.nan)
+        self.since = Since(*np.full((len(Since._fields), size), np.nan))
+        for window, columns in zip(windows, self.slices):
+            for back, row in zip(range(depth), reversed(window.rows)):
+                self.at[back, columns] = row.at
+                matrix[:, back, columns] = row.matrix
+        if size and any(window.rows for window in windows):
+            kept = [
+                window.since_matrix if window.rows else np.full((len(Since._fields), count), np.nan)
+                for window, count in zip(windows, counts)
+            ]
+            self.since = Since(*np.concatenate(kept, axis=1))
+        self.values = Values(*matrix)  # each array is rows × columns
+        self.policy = PolicyColumns([window.policy for window in windows], counts)
+
+
+class PolicyColumns:
+    """The parameters of several policies by name, each as a column; a number if it is the same in all."""
+
+    def __init__(self, policies: Sequence[Policy], counts: Sequence[int]) -> None:
+        self._policies, self._counts = policies, counts
+
+    def __getattr__(self, name: str) -> Any:
+        values = [getattr(policy, name) for policy in self._policies]
+        column = values[0] if values.count(values[0]) == len(values) else np.repeat(values, self._counts)
+        setattr(self, name, column)
+        return column
+
+
+def add_samples(windows: Sequence[Window], samples: Sequence[Sample]) -> None:
+    """Adds one sample to each window."""
+    for window, sample in zip(windows, samples, strict=True):
+        window.prepare(sample)
+    stack = Stack(windows, max(window.policy.smoothing_samples for window in windows))
+    last = Values(*(rows[0] for rows in stack.values))
+    at = np.array([sample.at for sample in samples])[stack.group]
+    end, start, done, owners = _positions(stack, samples)
+    lag = np.maximum(end - done, 0.0)
+    topic_ids = [
+        tuple(sample.logs[topic].topic_id for topic, _ in window.layout)
+        for window, sample in zip(windows, samples)
+    ]
+    restarts = ~(end >= last.end)  # also true for nan: a new partition, or the first row
+    restarts |= (done < last.done) | (np.isnan(last.done) & ~np.isnan(done))
+    for window, ids, columns in zip(windows, topic_ids, stack.slices):
+        if window.rows and ids != window.rows[-1].topic_ids:
+            recreated = [new != old for new, old in zip(ids, window.rows[-1].topic_ids, strict=True)]
+            restarts[columns] |= np.repeat(recreated, [count for _, count in window.layout])
+    overtaken = np.where(start > last.done, start - last.done, 0.0)
+    lost = np.where(np.isnan(last.lost), 0.0, last.lost) + overtaken
+    age = _ages(stack, at, end, done, (lag > 0) & ~restarts)
+    started = np.where(restarts, at, stack.since.started)
+    smooth_lag, smooth_age = _smoothed(stack, started, lag, age)
+    values = Values(end, start, done, lost, lag, age, smooth_lag, smooth_age)
+    matrix = np.array(values)
+    since = np.array(_since(stack, values, last, at, started, restarts))
+    for window, sample, ids, columns in zip(windows, samples, topic_ids, stack.slices):
+        row = Row(sample.at, ids, matrix[:, columns])
+        window.append(row, since[:, columns], owners[columns])
+
+
+def _positions(stack: Stack, samples: Sequence[Sample]) -> tuple[Floats, Floats, Floats, Ints]:
+    """(end, start, done, owner) of each partition."""
+    pieces: tuple[list[array[int]], ...] = ([], [], [], [], [])
+    for window, sample in zip(stack.windows, samples):
+        for topic, count in window.layout:
+            progress = _padded(sample.progress.get(topic), count)
+            beyond = progress.completed_beyond or _filled(0, count)
+            if progress.markers is not None:
+                beyond = offsets([sum(both) for both in zip(beyond, progress.markers)])
+            columns = (sample.logs[topic].end, sample.logs[topic].start, progress.committed, beyond)
+            for piece, column in zip(pieces, (*columns, progress.owners or _filled(NO_OWNER, count))):
+                piece.append(column)
+    joined = [np.frombuffer(b"".join(piece), dtype=np.int64) for piece in pieces]
+    end, start, committed, beyond_commit = (column.astype(np.float64) for column in joined[:4])
+    done = np.maximum(committed, start) + beyond_commit
+    never = committed == NO_COMMIT
+    if never.any():
+        earliest = np.equal(stack.policy.reset_policy, "earliest")
+        done = np.where(never, np.where(earliest, start, np.nan), done)
+    return end, start, done, joined[4]
+
+
+def _ages(stack: Stack, at: Floats, end: Floats, done: Floats, behind: Bools) -> Floats:
+    """Seconds since the first unhandled record was appended, interpolated from end offsets."""
+    age = done * 0.0  # nan where unknown
+    last_end, last_at = stack.values.end[0], stack.at[0]
+    recent = behind & (done >= last_end)  # appended since the last row: the usual case
+    share = (done[recent] - last_end[recent]) / (end[recent] - last_end[recent])
+    age[recent] = (1.0 - share) * (at - last_at)[recent]
+    earlier = behind & ~recent
+    for index in np.unique(stack.group[earlier]).tolist():
+        window, columns = stack.windows[index], stack.slices[index]
+        chosen = np.flatnonzero(earlier[columns]) + columns.start
+        times = np.array([when for when, _, _ in window.history] + [at[chosen[0]]])
+        ends = np.array([past[chosen - columns.start] for _, past, _ in window.history] + [end[chosen]])
+        age[chosen] = times[-1] - _appended_at(times, ends, stack.since.started[chosen], done[chosen])
+    return age
+
+
+def _appended_at(times: Floats, ends: Floats, started: Floats, offset: Floats) -> Floats:
+    """When the end offset of each partition passed `offset`.
+
+    An offset older than the window is extrapolated at the window's mean arrival rate. Without a rate, it is
+    at least as old as the window.
+    """
+    column = np.arange(len(offset))
+    within = times[:, None] >= started
+    first = np.argmax(within, axis=0)
+    passed = np.count_nonzero(within & (ends <= offset), axis=0)
+    before = first + np.maximum(passed - 1, 0)
+    step = ends[before + 1, column] - ends[before, column]
+    share = (offset - ends[before, column]) / np.where(step > 0, step, 1.0)
+    inside = times[before] + share * (times[before + 1] - times[before])
+    arrived, span = ends[-1] - ends[first, column], times[-1] - times[first]
+    seconds_each = np.where(arrived > 0, span / np.where(arrived > 0, arrived, 1.0), 0.0)
+    return np.where(passed > 0, inside, times[first] - (ends[first, column] - offset) * seconds_each)
+
+
+def _smoothed(stack: Stack, started: Floats, lag: Floats, age: Floats) -> tuple[Floats, Floats]:
+    """The newest lag and age smoothed with those before them, within each partition's history."""
+    policy, values = stack.policy, stack.values
+    layers = np.array([values.lag, values.age])
+    layers = np.concatenate([np.array([lag, age])[:, None], layers], axis=1)[:, :-1]
+    for back in range(1, layers.shape[1]):
+        within = (stack.at[back - 1] >= started) & (back < policy.smoothing_samples)
+        layers[:, back] = np.where(within, layers[:, back], np.nan)
+    layers.sort(axis=1)  # nan sorts last
+    amount = np.maximum(layers.shape[1] - np.isnan(layers).sum(axis=1), 1)
+    kind, column = np.arange(2)[:, None], np.arange(len(lag))
+    median = (layers[kind, (amount - 1) // 2, column] + layers[kind, amount // 2, column]) / 2
+    by_mean = np.equal(policy.smoothing, "mean")
+    if not np.any(by_mean):
+        return median[0], median[1]
+    mean = np.nansum(layers, axis=1) / amount
+    return np.where(by_mean, mean[0], median[0]), np.where(by_mean, mean[1], median[1])
+
+
+def _since(stack: Stack, new: Values, last: Values, at: Floats, started: Floats, restarts: Bools) -> Since:
+    before, policy = stack.since, stack.policy
+    high = is_high(policy, new.smooth_lag, new.smooth_age)
+    low = _is_low(policy, new.smooth_lag, new.smooth_age)
+    began = _high_since(stack, high & np.isinf(before.high), new, at, started)
+    moved = (new.done - new.lost != last.done - last.lost) | restarts
+    return Since(
+        started,
+        np.where(high, np.where(restarts, at, np.minimum(before.high, began)), np.inf),
+        np.where(low, np.where(restarts, at, np.minimum(before.low, at)), np.inf),
+        np.where(moved, at, before.moved),
+        np.where((new.end != last.end) | restarts, at, before.arrived),
+    )
+
+
+def _high_since(stack: Stack, newly: Bools, new: Values, at: Floats, started: Floats) -> Floats:
+    """Since when the partitions that are newly high have been so.
+
+    Smoothing shows a rise some rows late. Between two rows the lag is assumed to grow evenly.
+    """
+    rose, policy = at, stack.policy
+    late = np.floor_divide(policy.smoothing_samples, 2)
+    later = (at, new.lag, new.age)
+    for back in range(len(stack.at)):
+        newly = newly & (stack.at[back] >= started) & (back <= late)
+        if not newly.any():
+            break
+        earlier = (stack.at[back], stack.values.lag[back], stack.values.age[back])
+        before, after = is_high(policy, *earlier[1:]), is_high(policy, *later[1:])
+        share = np.where(before, 0.0, _crossing(policy, earlier[1:], later[1:]))
+        known = newly & (before | after) & ~(before & (back == late))
+        rose = np.where(known, earlier[0] + share * (later[0] - earlier[0]), rose)
+        newly, later = newly & before, earlier
+    return rose
+
+
+def _crossing(policy: PolicyColumns, earlier: tuple[Floats, ...], later: tuple[Floats, ...]) -> Floats:
+    """Where between two rows each partition crossed its threshold, from 0 to 1."""
+    share = np.ones(len(earlier[0]))
+    thresholds = (policy.lag_threshold, policy.lag_seconds_threshold)
+    for threshold, low, high in zip(thresholds, earlier, later):
+        crossed = np.greater(threshold, 0) & (low <= threshold) & (high > threshold)
+        step = np.where(crossed, high - low, 1.0)
+        share = np.where(crossed, np.minimum(share, (threshold - low) / step), share)
+    return share
+
+
+def is_high(policy: Policy | PolicyColumns, lag: Floats, age: Floats) -> Bools:
+    """Whether lag or age is above its threshold; an unknown one is not. A threshold of 0 is not used."""
+    records, seconds = policy.lag_threshold, policy.lag_seconds_threshold
+    return np.asarray((np.greater(records, 0) & (lag > records)) | (np.greater(seconds, 0) & (age > seconds)))
+
+
+def _is_low(policy: PolicyColumns, lag: Floats, age: Floats) -> Bools:
+    records, seconds, share = policy.lag_threshold, policy.lag_seconds_threshold, policy.low_percent
+    few = np.equal(records, 0) | (lag <= records * share)
+    return np.asarray(few & (np.equal(seconds, 0) | (age <= seconds * share)))
 
 
 def _partition_keys(layout: Layout) -> list[PartitionKey]:
     return [PartitionKey(topic, index) for topic, count in layout for index in range(count)]
-
-
-def _appended_at(times: Floats, ends: Floats, offset: float) -> float:
-    """When the end offset passed `offset`."""
-    before = int(np.searchsorted(ends, offset, side="right")) - 1
-    if before >= len(times) - 1:
-        return float(times[-1])
-    if before >= 0:
-        share = (offset - ends[before]) / (ends[before + 1] - ends[before])
-        return float(times[before] + share * (times[before + 1] - times[before]))
-    arrived = ends[-1] - ends[0]
-    span = times[-1] - times[0]
-    if arrived <= 0 or span <= 0:
-        return float(times[0])
-    return float(times[0] - (ends[0] - offset) * span / arrived)
-
-
-def _lost(start: Floats, last: Row) -> Floats:
-    """What retention has deleted unread; the same array as before if it deleted nothing."""
-    overtaken = start > last.done
-    return last.lost + np.where(overtaken, start - last.done, 0.0) if overtaken.any() else last.lost
-
-
-def _restarts(
-    layout: Layout, topic_ids: tuple[str, ...], end: Floats, done: Floats, last: Row | None
-) -> Bools:
-    if last is None:
-        return np.ones(len(end), dtype=np.bool_)
-    shrunk = ~(end >= last.end)  # also true for nan: a new partition
-    restarts = shrunk | (done < last.done)
-    if not last.known:
-        restarts |= np.isnan(last.done) & ~np.isnan(done)
-    if topic_ids != last.topic_ids:
-        recreated = [new != old for new, old in zip(topic_ids, last.topic_ids, strict=True)]
-        restarts |= np.repeat(recreated, [count for _, count in layout])
-    return np.asarray(restarts)
-
-
-def _owners(progress: Sequence[Progress]) -> NDArray[np.int64]:
-    if all(each.owners is None for each in progress):
-        return np.full(sum(len(each.committed) for each in progress), NO_OWNER, dtype=np.int64)
-    columns = [each.owners or _filled(NO_OWNER, len(each.committed)) for each in progress]
-    return np.concatenate([np.frombuffer(column, dtype=np.int64) for column in columns])
-
-
-def _joined(columns: Iterable[array[int]]) -> Floats:
-    pieces = [np.frombuffer(column, dtype=np.int64) for column in columns]
-    if len(pieces) == 1:
-        return pieces[0].astype(np.float64)
-    return np.concatenate(pieces).astype(np.float64) if pieces else np.empty(0)
 
 
 def _padded(progress: Progress | None, count: int) -> Progress:
@@ -375,4 +391,4 @@ def _padded(progress: Progress | None, count: int) -> Progress:
 
 
 def _filled(value: int, count: int) -> array[int]:
-    return offsets([value] * count)
+    return offsets([value]) * count

@@ -181,7 +181,7 @@ async def test_a_burst_changes_nothing_overload_scales_up_once_and_recovery_down
         load.rate = 30.0
         await until(lambda: evaluated(up), "a first verdict", seconds=40)
         (watch,) = up.verdicts.watches
-        await until(lambda: watch.window.rows and watch.memory.requested == 1, "one replica")
+        await until(lambda: watch.window.at and watch.memory.requested == 1, "one replica")
 
         load.send(600)
         await until(lambda: lag(up) > 200, "the burst to be seen")

@@ -26,7 +26,7 @@ from penstock.scale.decision.values import VerdictSummary
 from penstock.scale.metrics import CallMetrics
 from penstock.scale.sampler import supervisor
 from penstock.scale.sampler.channel import Kind, read_frame
-from penstock.scale.sampler.process import VerdictSender
+from penstock.scale.sampler.process import NICENESS, VerdictSender
 from penstock.scale.sampler.supervisor import SamplerProcess
 from penstock.scale.server import SERVICE, serving
 from penstock.scale.settings import ClusterSettings, ScalerSettings
@@ -119,6 +119,18 @@ async def test_a_killed_sampler_is_noticed_at_once_and_restarted(
     assert "penstock_scale_sampler_up 1.0" in metrics
     assert "penstock_scale_sampler_exits_total 1.0" in metrics
     assert "penstock_scale_watches 0.0" in metrics  # from the sampler
+
+
+async def test_the_sampler_yields_to_the_service_and_is_not_hit_by_ctrl_c() -> None:
+    """Niceness counts within a session only, where Linux schedules sessions as groups (autogroup)."""
+    async with serving(NOWHERE) as up:
+        pid = pid_of(up)
+        niceness, session, group = psutil.Process(pid).nice(), os.getsid(pid), os.getpgid(pid)
+        own_niceness = psutil.Process().nice()
+
+    assert niceness == min(own_niceness + NICENESS, 19)
+    assert session == os.getsid(0)
+    assert group == pid
 
 
 async def test_the_sampler_ends_with_the_service() -> None:

@@ -39,7 +39,7 @@ def sample(
 
 
 def lags(window: Window) -> list[float]:
-    return [float(lag) for lag in window.rows[-1].values.lag]
+    return [float(lag) for lag in window.newest.lag]
 
 
 def test_lag_is_what_lies_between_commit_and_end() -> None:
@@ -72,27 +72,27 @@ def test_lag_without_a_commit_depends_on_the_reset_policy() -> None:
 
 def test_age_is_read_from_the_history_of_end_offsets() -> None:
     window = window_of([sample(10 * n, [100 * n], [350]) for n in range(4, 7)])
-    assert window.rows[-1].values.age[0] == pytest.approx(25.0)  # older than the window: extrapolated
+    assert window.newest.age[0] == pytest.approx(25.0)  # older than the window: extrapolated
 
     window = window_of([sample(10 * n, [100 * n], [min(100 * n, 350)]) for n in range(7)])
 
-    assert window.rows[-1].values.age[0] == pytest.approx(25.0)
+    assert window.newest.age[0] == pytest.approx(25.0)
 
 
 def test_age_beyond_the_window_is_extrapolated_at_its_mean_rate() -> None:
     window = window_of([sample(10 * n, [1000 + 100 * n], [500]) for n in range(4)])
 
-    assert window.rows[-1].values.age[0] == pytest.approx(30 + 50)
+    assert window.newest.age[0] == pytest.approx(30 + 50)
 
 
 def test_age_grows_while_nothing_arrives() -> None:
     window = window_of([sample(0, [100], [100]), sample(10, [200], [150]), sample(20, [200], [150])])
 
-    assert window.rows[-1].values.age[0] == pytest.approx(15.0)  # offset 150 was appended at 5 s
+    assert window.newest.age[0] == pytest.approx(15.0)  # offset 150 was appended at 5 s
 
 
 def restarted(window: Window) -> list[bool]:
-    return [bool(started == window.rows[-1].at) for started in window.since.started]
+    return [bool(started == window.at[0]) for started in window.since.started]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_records_deleted_unread_are_lost_not_consumed() -> None:
         ]
     )
 
-    assert window.rows[-1].values.lost.tolist() == [15 + 3, 0]
+    assert window.newest.lost.tolist() == [15 + 3, 0]
     assert [each.consumed for each in facts_of(window).partitions] == [2 / 20, 20 / 20]
 
 
@@ -134,7 +134,7 @@ def test_added_partitions_start_their_own_history() -> None:
     window = window_of([sample(0, [100], [90]), sample(10, [110, 7], [95, 7])])
 
     assert restarted(window) == [False, True]
-    assert len(window.rows) == 2
+    assert len(window.at) == 2
     assert [str(key) for key in window.partitions()] == [f"{TOPIC}/0", f"{TOPIC}/1"]
 
 
@@ -149,7 +149,7 @@ def test_commits_for_fewer_partitions_than_the_topic_has_are_padded() -> None:
 def test_a_clock_jump_or_a_gap_restarts_the_window(at: float) -> None:
     window = window_of([sample(0, [100], [90]), sample(10, [110], [95]), sample(at, [120], [99])])
 
-    assert len(window.rows) == 1
+    assert len(window.at) == 1
 
 
 def test_rows_older_than_the_window_are_dropped() -> None:
@@ -157,7 +157,7 @@ def test_rows_older_than_the_window_are_dropped() -> None:
     window = window_of([sample(10 * n, [n], [n]) for n in range(20)], **short)
 
     assert len(window.history) == 7
-    assert len(window.rows) == 3
+    assert len(window.at) == 3
     assert restarted(window) == [False]
     assert window.since.started.tolist() == [T0]
 

@@ -56,7 +56,7 @@ async def sampled_watch(
                     await asyncio.sleep(0)
 
             await journal.read_back(take)
-    if watch.window.rows:
+    if watch.window.at:
         progress(f"{len(watch.window.history)} samples read from {settings.samples_topic}")
         return watch
     cluster = settings.clusters[name]

@@ -153,7 +153,7 @@ def _add(
 
 def evaluate(watches: Sequence[Watch]) -> None:
     """Sets the verdicts of those watches that have a sample."""
-    sampled = [watch for watch in watches if watch.window.rows]
+    sampled = [watch for watch in watches if watch.window.at]
     if sampled:
         verdicts = decide_all(
             [each.window for each in sampled], [each.memory for each in sampled],

@@ -34,7 +34,9 @@ class Situation:
     memory: Memory
     requested: int
     interval: float  # seconds between samples
-    voters: tuple[PartitionFacts[float], ...]  # partitions that fall behind and can be helped by more replicas
+    voters: tuple[
+        PartitionFacts[float], ...
+    ]  # partitions that fall behind and can be helped by more replicas
     stuck: tuple[PartitionKey, ...]
     evaluated: tuple[PartitionFacts[float], ...]  # partitions with a known position that are not stuck
 

@@ -93,7 +93,7 @@ class Measured(NamedTuple):
 
 def measure(windows: Sequence[Window]) -> Measured:
     """Measures the newest moment of windows that have at least one row."""
-    stack = Stack(windows, max(len(window.rows) for window in windows))
+    stack = Stack(windows, max(len(window.at) for window in windows))
     policy, since, values = stack.policy, stack.since, stack.values
     now, lag = stack.at[0], values.lag[0]
     owners = np.concatenate([window.owners for window in windows])
@@ -140,7 +140,7 @@ def _group_facts(
     busiest: float,
     uncommitted: int,
 ) -> GroupFacts:
-    now = window.rows[-1].at
+    now = window.at[0]
     span, steady = now - window.history[0][0], now - window.steady_since
     if steady < min(window.policy.rate_seconds, span):
         capacity, busiest = None, 0.0  # part of the rate was measured with other members
@@ -258,8 +258,8 @@ class _Members:
 
 def _peak(window: Window) -> float:
     """The highest arrival rate over any `rate_seconds` within `low_seconds`, all partitions."""
-    policy, newest = window.policy, window.rows[-1]
-    begin = max(newest.at - policy.low_seconds, window.restarted_at)
+    policy = window.policy
+    begin = max(window.at[0] - policy.low_seconds, window.restarted_at)
     recent = [(at, total) for at, _, total in window.history if at >= begin]
     # End offsets never fall within a continuous history, so equal totals mean no arrivals.
     if len(recent) < 2 or recent[0][1] == recent[-1][1]:

@@ -17,7 +17,6 @@ therefore added together: the partitions of all its groups are the columns of on
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -63,28 +62,17 @@ class Since(NamedTuple):
     arrived: Floats  # `end` last changed
 
 
-@dataclass(slots=True)
-class Row:
-    """One sample of one group."""
-
-    at: float
-    topic_ids: tuple[str, ...]
-    matrix: Floats  # the fields of `Values` × partitions
-
-    @property
-    def values(self) -> Values:
-        return Values(*self.matrix)
-
-
 class Window:
-    """The samples of one group that a policy needs, newest last."""
+    """The samples of one group that a policy needs."""
 
     def __init__(self, policy: Policy, *, gap: float) -> None:
         self.policy = policy
         self.gap = gap
-        self.rows: deque[Row] = deque()  # as far back as rates and smoothing need
-        self.history: deque[tuple[float, Floats, float]] = deque()  # (at, end, its sum) of the whole window
+        self.at: list[float] = []  # of each row, the newest first, as far back as rates and smoothing need
+        self.matrix: Floats = np.empty((len(Values._fields), 0, 0))  # fields × rows × partitions
+        self.history: deque[tuple[float, Floats, float]] = deque()  # (at, end, its sum), newest last
         self.layout: Layout = ()
+        self.topic_ids: tuple[str, ...] = ()
         self.since_matrix: Floats = np.empty((len(Since._fields), 0))
         self.owners: Ints = np.empty(0, dtype=np.int64)
         self.members = 0
@@ -95,13 +83,17 @@ class Window:
         self._keys: list[PartitionKey] | None = None
 
     @property
+    def newest(self) -> Values:
+        return Values(*self.matrix[:, 0])
+
+    @property
     def since(self) -> Since:
         return Since(*self.since_matrix)
 
     @property
     def restarted_at(self) -> float:
         """When the newest history of its partitions began."""
-        return float(self.since.started.max(initial=0.0))
+        return float(self.since_matrix[0].max(initial=0.0))
 
     def partitions(self) -> list[PartitionKey]:
         if self._keys is None:
@@ -114,32 +106,32 @@ class Window:
 
     def prepare(self, sample: Sample) -> None:
         """Restarts or rearranges the window if the sample requires it."""
-        if self.rows and not 0 < sample.at - self.rows[-1].at <= self.gap:
-            self.rows.clear()
+        if self.at and not 0 < sample.at - self.at[0] <= self.gap:
+            self.at.clear()
             self.history.clear()
         topics = self.policy.topics or sorted(sample.progress)
         layout = tuple((topic, len(sample.logs[topic].end)) for topic in topics if topic in sample.logs)
         if self.layout != layout:
-            if self.rows:
+            if self.at:
                 self._reorder(layout)
             self.layout, self._keys = layout, None
         now = (sample.members, sample.state, sample.generation)
-        if not self.rows or now != (self.members, self.state, self._generation):
-            if not self.rows or sample.at - self.steady_since >= self.policy.settle:
+        if not self.at or now != (self.members, self.state, self._generation):
+            if not self.at or sample.at - self.steady_since >= self.policy.settle:
                 self.unsettled_since = sample.at
             self.steady_since = sample.at
         self.members, self.state, self._generation = now
 
-    def append(self, row: Row, since: Floats, owners: Ints) -> None:
-        self.since_matrix, self.owners = since, owners
-        self.rows.append(row)
-        end = row.values.end
-        self.history.append((row.at, end, float(end.sum())))
-        while row.at - self.history[0][0] > self.policy.history:
+    def append(self, at: float, matrix: Floats, since: Floats, total: float) -> None:
+        """Takes the matrix with the row of a new sample; `total` is the sum of its end offsets."""
+        self.at.insert(0, at)
+        oldest = at - self.policy.rate_seconds - 1e-6
+        while self.at[-1] < oldest and len(self.at) > self.policy.smoothing_samples:
+            self.at.pop()
+        self.matrix, self.since_matrix = matrix[:, : len(self.at)], since
+        self.history.append((at, self.matrix[0, 0], total))
+        while at - self.history[0][0] > self.policy.history:
             self.history.popleft()
-        oldest = row.at - self.policy.rate_seconds - 1e-6
-        while self.rows[0].at < oldest and len(self.rows) > self.policy.smoothing_samples:
-            self.rows.popleft()
 
     def _reorder(self, layout: Layout) -> None:
         """Rearranges all arrays for a new layout; nan for partitions that were not in the old one."""
@@ -150,11 +142,9 @@ class Window:
             padded = np.insert(values, values.shape[-1], unknown, axis=-1)
             return cast("Floats", padded[..., picks])
 
-        names = [topic for topic, _ in self.layout]
-        for row in self.rows:
-            before = dict(zip(names, row.topic_ids, strict=True))
-            row.topic_ids = tuple(before.get(topic, "") for topic, _ in layout)
-            row.matrix = pick(row.matrix)
+        ids = {topic: topic_id for (topic, _), topic_id in zip(self.layout, self.topic_ids, strict=True)}
+        self.topic_ids = tuple(ids.get(topic, "") for topic, _ in layout)
+        self.matrix = pick(self.matrix)
         self.history = deque((at, pick(end), total) for at, end, total in self.history)
         self.since_matrix = pick(self.since_matrix, np.inf)
 
@@ -168,21 +158,21 @@ class Stack:
         ends = np.cumsum(counts).tolist()
         self.slices = [slice(end - count, end) for end, count in zip(ends, counts)]
         self.group = np.repeat(np.arange(len(windows)), counts)  # of each column
-        size = len(self.group)
-        self.at = np.full((depth, size), np.nan)  # of each row; nan: the window has no such row
-        matrix = np.full((len(Values._fields), depth, size), np.nan)
-        self.since = Since(*np.full((len(Since._fields), size), np.nan))
-        for window, columns in zip(windows, self.slices):
-            for back, row in zip(range(depth), reversed(window.rows)):
-                self.at[back, columns] = row.at
-                matrix[:, back, columns] = row.matrix
-        if size and any(window.rows for window in windows):
-            kept = [
-                window.since_matrix if window.rows else np.full((len(Since._fields), count), np.nan)
-                for window, count in zip(windows, counts)
-            ]
-            self.since = Since(*np.concatenate(kept, axis=1))
-        self.values = Values(*matrix)  # each array is rows × columns
+        # The time of each row; nan: the window has no such row.
+        at = [[*window.at, *[np.nan] * (depth - len(window.at))] for window in windows]
+        self.at = np.repeat(np.array(at).T, counts, axis=1)
+        parts = [window.matrix for window in windows]
+        since = [window.since_matrix for window in windows]
+        for index, (window, count) in enumerate(zip(windows, counts)):
+            missing = depth - len(window.at)
+            if missing:
+                padding = np.full((len(Values._fields), missing, count), np.nan)
+                parts[index] = np.concatenate([window.matrix, padding], axis=1) if window.at else padding
+            if not window.at:
+                since[index] = np.full((len(Since._fields), count), np.nan)
+        self.matrix = np.concatenate(parts, axis=2)
+        self.values = Values(*self.matrix)  # each array is rows × columns
+        self.since = Since(*np.concatenate(since, axis=1))
         self.policy = PolicyColumns([window.policy for window in windows], counts)
 
 
@@ -203,32 +193,31 @@ def add_samples(windows: Sequence[Window], samples: Sequence[Sample]) -> None:
     """Adds one sample to each window."""
     for window, sample in zip(windows, samples, strict=True):
         window.prepare(sample)
-    stack = Stack(windows, max(window.policy.smoothing_samples for window in windows))
+    samples_max = max(window.policy.smoothing_samples for window in windows)
+    stack = Stack(windows, max(samples_max, *(len(window.at) for window in windows)))
     last = Values(*(rows[0] for rows in stack.values))
     at = np.array([sample.at for sample in samples])[stack.group]
     end, start, done, owners = _positions(stack, samples)
     lag = np.maximum(end - done, 0.0)
-    topic_ids = [
-        tuple(sample.logs[topic].topic_id for topic, _ in window.layout)
-        for window, sample in zip(windows, samples)
-    ]
     restarts = ~(end >= last.end)  # also true for nan: a new partition, or the first row
     restarts |= (done < last.done) | (np.isnan(last.done) & ~np.isnan(done))
-    for window, ids, columns in zip(windows, topic_ids, stack.slices):
-        if window.rows and ids != window.rows[-1].topic_ids:
-            recreated = [new != old for new, old in zip(ids, window.rows[-1].topic_ids, strict=True)]
+    for window, sample, columns in zip(windows, samples, stack.slices):
+        ids = tuple(sample.logs[topic].topic_id for topic, _ in window.layout)
+        if window.at and ids != window.topic_ids:
+            recreated = [new != old for new, old in zip(ids, window.topic_ids, strict=True)]
             restarts[columns] |= np.repeat(recreated, [count for _, count in window.layout])
+        window.topic_ids, window.owners = ids, owners[columns]
     overtaken = np.where(start > last.done, start - last.done, 0.0)
     lost = np.where(np.isnan(last.lost), 0.0, last.lost) + overtaken
     age = _ages(stack, at, end, done, (lag > 0) & ~restarts)
     started = np.where(restarts, at, stack.since.started)
     smooth_lag, smooth_age = _smoothed(stack, started, lag, age)
     values = Values(end, start, done, lost, lag, age, smooth_lag, smooth_age)
-    matrix = np.array(values)
+    matrix = np.concatenate([np.array(values)[:, None], stack.matrix], axis=1)
     since = np.array(_since(stack, values, last, at, started, restarts))
-    for window, sample, ids, columns in zip(windows, samples, topic_ids, stack.slices):
-        row = Row(sample.at, ids, matrix[:, columns])
-        window.append(row, since[:, columns], owners[columns])
+    totals = np.bincount(stack.group, weights=end, minlength=len(windows)).tolist()
+    for window, sample, columns, total in zip(windows, samples, stack.slices, totals):
+        window.append(sample.at, matrix[:, :, columns], since[:, columns], total)
 
 
 def _positions(stack: Stack, samples: Sequence[Sample]) -> tuple[Floats, Floats, Floats, Ints]:
@@ -256,44 +245,51 @@ def _positions(stack: Stack, samples: Sequence[Sample]) -> tuple[Floats, Floats,
 def _ages(stack: Stack, at: Floats, end: Floats, done: Floats, behind: Bools) -> Floats:
     """Seconds since the first unhandled record was appended, interpolated from end offsets."""
     age = done * 0.0  # nan where unknown
-    last_end, last_at = stack.values.end[0], stack.at[0]
-    recent = behind & (done >= last_end)  # appended since the last row: the usual case
-    share = (done[recent] - last_end[recent]) / (end[recent] - last_end[recent])
-    age[recent] = (1.0 - share) * (at - last_at)[recent]
-    earlier = behind & ~recent
-    for index in np.unique(stack.group[earlier]).tolist():
+    some = np.flatnonzero(behind)
+    if not len(some):
+        return age
+    started = stack.since.started
+    times = np.concatenate([stack.at[::-1, some], at[None, some]])
+    ends = np.concatenate([stack.values.end[::-1, some], end[None, some]])
+    age[some] = at[some] - _appended_at(times, ends, started[some], done[some])
+    oldest = np.nanmin(np.where(times >= started[some], ends, np.nan), axis=0)
+    older = some[done[some] < oldest]  # than the rows of the stack
+    for index in np.unique(stack.group[older]).tolist():
         window, columns = stack.windows[index], stack.slices[index]
-        chosen = np.flatnonzero(earlier[columns]) + columns.start
-        times = np.array([when for when, _, _ in window.history] + [at[chosen[0]]])
-        ends = np.array([past[chosen - columns.start] for _, past, _ in window.history] + [end[chosen]])
-        age[chosen] = times[-1] - _appended_at(times, ends, stack.since.started[chosen], done[chosen])
+        chosen = older[stack.group[older] == index]
+        past = np.array([when for when, _, _ in window.history] + [at[chosen[0]]])
+        ends = np.array([each[chosen - columns.start] for _, each, _ in window.history] + [end[chosen]])
+        age[chosen] = past[-1] - _appended_at(past[:, None], ends, started[chosen], done[chosen])
     return age
 
 
 def _appended_at(times: Floats, ends: Floats, started: Floats, offset: Floats) -> Floats:
-    """When the end offset of each partition passed `offset`.
+    """When the end offset of each partition passed `offset`, from rows of times and end offsets.
 
     An offset older than the window is extrapolated at the window's mean arrival rate. Without a rate, it is
     at least as old as the window.
     """
     column = np.arange(len(offset))
-    within = times[:, None] >= started
+    times = np.broadcast_to(times, ends.shape)
+    within = times >= started
     first = np.argmax(within, axis=0)
     passed = np.count_nonzero(within & (ends <= offset), axis=0)
     before = first + np.maximum(passed - 1, 0)
     step = ends[before + 1, column] - ends[before, column]
     share = (offset - ends[before, column]) / np.where(step > 0, step, 1.0)
-    inside = times[before] + share * (times[before + 1] - times[before])
-    arrived, span = ends[-1] - ends[first, column], times[-1] - times[first]
+    begin = times[before, column]
+    inside = begin + share * (times[before + 1, column] - begin)
+    arrived, span = ends[-1] - ends[first, column], times[-1] - times[first, column]
     seconds_each = np.where(arrived > 0, span / np.where(arrived > 0, arrived, 1.0), 0.0)
-    return np.where(passed > 0, inside, times[first] - (ends[first, column] - offset) * seconds_each)
+    earlier = times[first, column] - (ends[first, column] - offset) * seconds_each
+    return np.where(passed > 0, inside, earlier)
 
 
 def _smoothed(stack: Stack, started: Floats, lag: Floats, age: Floats) -> tuple[Floats, Floats]:
     """The newest lag and age smoothed with those before them, within each partition's history."""
     policy, values = stack.policy, stack.values
-    layers = np.array([values.lag, values.age])
-    layers = np.concatenate([np.array([lag, age])[:, None], layers], axis=1)[:, :-1]
+    earlier = np.array([values.lag, values.age])[:, : np.max(policy.smoothing_samples) - 1]
+    layers = np.concatenate([np.array([lag, age])[:, None], earlier], axis=1)
     for back in range(1, layers.shape[1]):
         within = (stack.at[back - 1] >= started) & (back < policy.smoothing_samples)
         layers[:, back] = np.where(within, layers[:, back], np.nan)

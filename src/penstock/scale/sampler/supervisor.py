@@ -124,7 +124,9 @@ class SamplerProcess:
             sampler = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", process.__name__, str(child.fileno()),
                 pass_fds=(child.fileno(),), stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # so that Ctrl-C reaches only the service, which then stops it
+                # So that Ctrl-C reaches only the service, which then stops it. Not a new session: Linux
+                # shares the processor among sessions first, where the sampler's niceness would not count.
+                process_group=0,
             )  # fmt: skip
         try:
             self._starts += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.kafka.admin import configs, topics
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
 from penstock.model.errors import PenstockError
+from penstock.scale.decision.values import GroupState, Log, Progress, Sample, offsets
 from penstock.scale.sampler.records import Sampled, Watched
 from penstock.scale.sampler.samples_topic import RETENTION_MS, SamplesTopic
 from tests.harness.propagation import wait_for_topics
@@ -136,3 +138,31 @@ async def _recreated(client: Client, name: str, before: topics.Topic | PenstockE
             if isinstance(described, topics.Topic) and described.id != before.id:
                 return
             await asyncio.sleep(0.1)
+
+
+async def test_a_group_whose_sample_exceeds_the_topics_limit_fails_alone(
+    fleet: Fleet, client: Client, unique: Callable[[str], str]
+) -> None:
+    topic = unique("lag")
+    journal = SamplesTopic(client, topic, history_seconds=600)
+    await journal.prepare()
+    limit = {configs.topic(topic): configs.changes({"max.message.bytes": "4000"})}
+    results_or_raise(await configs.alter(client, limit))
+
+    def sample(seed: int, partitions: int) -> Sample:
+        ends = offsets([Random(seed + n).randrange(10**12) for n in range(partitions)])
+        logs = {f"t{seed}": Log("id", offsets([0] * partitions), ends)}
+        return Sample(0.0, GroupState.STABLE, 1, logs, {f"t{seed}": Progress(ends)})
+
+    samples = {"small": sample(1, 3), "huge": sample(2, 2000), "other": sample(3, 3)}
+    await journal.publish(
+        [watched(0), Sampled("default", 1, 0.0, "one", samples, failures={"denied": "why"})]
+    )
+
+    events = [event for event, _ in await followed(journal, 5)]
+    sampled = [event for event in events if isinstance(event, Sampled)]
+    assert watched(0) in events
+    assert sorted(group for event in sampled for group in event.samples) == ["other", "small"]
+    failures = {group: why for event in sampled for group, why in event.failures.items()}
+    assert sorted(failures) == ["denied", "huge"]
+    assert "MESSAGE_TOO_LARGE" in failures["huge"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.kafka.admin import configs
@@ -23,7 +24,7 @@ from penstock.kafka.routing import LeaderOf
 from penstock.model.errors import PenstockError
 from penstock.model.errors.wire import KafkaMissing
 from penstock.scale.event_loop import TimeSlice
-from penstock.scale.sampler.records import decoded, encoded
+from penstock.scale.sampler.records import Sampled, Watched, decoded, encoded
 from penstock.wire.error_codes import Code
 from penstock.wire.records import batches, records
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.kafka.client import Client
-    from penstock.scale.sampler.records import Sampled, Watched
 
     Event = Sampled | Watched
     EventHandler = Callable[[Event, bool], Awaitable[None]]  # (event, live); not live: history
@@ -41,12 +41,27 @@ SEGMENT_MS: Final = 10 * 60 * 1000
 TIMESTAMPS: Final = {"message.timestamp.type": "LogAppendTime"}
 FETCH_BYTES_MAX: Final = 1 << 20
 FETCH_WAIT_MS: Final = 500
+TOO_LARGE: Final = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 BATCH_BYTES_MAX: Final = 64 << 10  # before compression; a reader decodes a batch in one step
 PAUSE_SECONDS: Final = 1.0  # after a failed read
 READY_POLL_SECONDS: Final = 0.05
 FETCH_BY_NAME_LAST: Final = 12
 
 LANE: Final = "journal"  # a separate connection, so that a long poll does not delay other calls
+
+
+def _parts(event: Event, refused: PenstockError) -> list[Event]:
+    """Smaller events instead of one that is too large: one for each group, or the failure of the only one."""
+    if isinstance(event, Watched) or not event.samples:
+        raise refused
+    others = replace(event, samples={}, memories={})
+    if len(event.samples) == 1:
+        return [replace(others, failures={**event.failures, **dict.fromkeys(event.samples, str(refused))})]
+    alone = [
+        replace(event, samples={group: sample}, missing={}, failures={})
+        for group, sample in event.samples.items()
+    ]
+    return [others, *alone] if event.missing or event.failures else list(alone)
 
 
 class _OffsetLost(Exception):
@@ -130,19 +145,32 @@ class SamplesTopic:
 
     async def publish(self, events: Sequence[Event]) -> None:
         """Returns when all in-sync replicas have the events."""
-        rows: list[tuple[None, bytes]] = []
+        batch: list[tuple[Event, bytes]] = []
         size = 0
         time_slice = TimeSlice()
         for event in events:
             await time_slice.yield_if_over()
             value = encoded(event, self._clock())
-            if rows and size + len(value) > BATCH_BYTES_MAX:
-                await append(self._client, self._partition, rows, attempts_max=1)
-                rows, size = [], 0
-            rows.append((None, value))
+            if batch and size + len(value) > BATCH_BYTES_MAX:
+                await self._append(batch)
+                batch, size = [], 0
+            batch.append((event, value))
             size += len(value)
-        if rows:
-            await append(self._client, self._partition, rows, attempts_max=1)
+        if batch:
+            await self._append(batch)
+
+    async def _append(self, batch: Sequence[tuple[Event, bytes]]) -> None:
+        """Appends one batch; what exceeds the topic's limit fails the group that it belongs to."""
+        try:
+            await append(self._client, self._partition, [(None, value) for _, value in batch], attempts_max=1)
+        except PenstockError as failure:
+            if failure.facts.get("error_code") not in TOO_LARGE:
+                raise
+            parts = list(batch)
+            if len(batch) == 1:
+                parts = [(part, encoded(part, self._clock())) for part in _parts(batch[0][0], failure)]
+            for part in parts:
+                await self._append([part])
 
     async def follow(self, handle: EventHandler) -> None:
         position, live_from = await self._start_offsets()

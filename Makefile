@@ -72,7 +72,7 @@ test-peers: setup  ## against other projects' clients and tools, some built firs
 	@$(PYTEST) -m peers --timeout=1800
 
 proto: setup  ## regenerate the scaler's gRPC code from KEDA's protocol
-	@cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
+	@cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
 	  penstock/scale/proto/externalscaler.proto
 
 lock: setup  ## renew requirements/dev.txt and the checksums of the jars

@@ -15,8 +15,8 @@ import time
 import grpc
 
 from penstock.scale.decision.hpa_metric import METRIC
+from penstock.scale.grpc_service import ExternalScalerStub
 from penstock.scale.proto import externalscaler_pb2 as pb
-from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
 
 CALLS_A_SECOND = 200
 
@@ -25,7 +25,7 @@ def main(port: int, seconds: float, groups: int) -> None:
     times: list[tuple[float, float]] = []
     refused = 0
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = ExternalScalerStub(channel)  # type: ignore[no-untyped-call]  # generated without types
+        stub = ExternalScalerStub(channel)
         until = time.monotonic() + seconds
         number = 0
         while time.monotonic() < until:

@@ -15,13 +15,13 @@ from prometheus_client import generate_latest
 
 from penstock.model.errors.wire import BrokerUnreachable
 from penstock.scale.decision.values import GroupState, Log, offsets
+from penstock.scale.grpc_service import SERVICE, ExternalScalerStub
 from penstock.scale.metrics import CallMetrics
 from penstock.scale.proto import externalscaler_pb2 as pb
-from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from penstock.scale.sampler.process import make_loop
 from penstock.scale.sampler.records import decoded, encoded
 from penstock.scale.sampler.source import GroupSnapshot, Position
-from penstock.scale.server import SERVICE, grpc_server, serve_metrics
+from penstock.scale.server import grpc_server, serve_metrics
 from penstock.scale.verdict_cache import VerdictCache
 from penstock.scale.watched_groups import WatchedGroups
 
@@ -169,7 +169,7 @@ async def scaler(
 
 
 def stub_for(channel: grpc.aio.Channel) -> ExternalScalerStub:
-    return ExternalScalerStub(channel)  # type: ignore[no-untyped-call]  # generated code
+    return ExternalScalerStub(channel)
 
 
 def reference(**metadata: str) -> pb.ScaledObjectRef:

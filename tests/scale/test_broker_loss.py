@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from penstock.scale.grpc_service import ExternalScalerStub
     from penstock.scale.proto import externalscaler_pb2 as pb
-    from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
     from tests.harness.fleet import Fleet
 
 TOPIC, GROUP, SAMPLES = "orders", "billing", "lag"

@@ -31,7 +31,7 @@ from tests.scale.fakes import (
 )
 
 if TYPE_CHECKING:
-    from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
+    from penstock.scale.grpc_service import ExternalScalerStub
 
 
 async def refusal(call: object) -> tuple[grpc.StatusCode, str]:

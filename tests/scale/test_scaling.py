@@ -28,7 +28,7 @@ from tests.scale.fakes import Running, metric_value, served, stub_for, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerStub
+    from penstock.scale.grpc_service import ExternalScalerStub
     from tests.harness.fleet import Fleet
 
 pytestmark = pytest.mark.kafka

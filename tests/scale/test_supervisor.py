@@ -23,12 +23,13 @@ from penstock.kafka.security import Mechanism
 from penstock.model.backoff import Backoff
 from penstock.model.errors.scale import SamplerExited, SamplerUnavailable
 from penstock.scale.decision.values import VerdictSummary
+from penstock.scale.grpc_service import SERVICE
 from penstock.scale.metrics import CallMetrics
 from penstock.scale.sampler import supervisor
 from penstock.scale.sampler.channel import Kind, read_frame
 from penstock.scale.sampler.process import NICENESS, VerdictSender
 from penstock.scale.sampler.supervisor import SamplerProcess
-from penstock.scale.server import SERVICE, serving
+from penstock.scale.server import serving
 from penstock.scale.settings import ClusterSettings, ScalerSettings
 from penstock.scale.verdict_cache import VerdictCache
 from penstock.scale.watched_groups import WatchedGroups

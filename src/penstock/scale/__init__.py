@@ -23,6 +23,7 @@ Modules:
   event_loop       yield to the event loop in long loops; garbage-collection thresholds
   explain          the verdict rule by rule, for `penstock scale explain`
   external_scaler  KEDA's external scaler protocol
+  grpc_service     KEDA's service for gRPC servers and clients, from the protocol's descriptor
   metrics          Prometheus metrics of both processes
   proto            KEDA's protocol, generated from externalscaler.proto
   sampler          the sampler process: sample clusters, store samples, evaluate

@@ -15,7 +15,6 @@ from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.scale import ScalerClusterUnknown, ScalerMetricUnknown
 from penstock.scale.decision.hpa_metric import METRIC, TARGET
 from penstock.scale.proto import externalscaler_pb2 as pb
-from penstock.scale.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -36,7 +35,7 @@ _STATUS: Final = {
 }
 
 
-class ExternalScaler(ExternalScalerServicer):
+class ExternalScaler:
     """Answers KEDA's calls from the verdict cache."""
 
     def __init__(self, verdicts: VerdictCache) -> None:

@@ -23,9 +23,8 @@ from penstock.metrics_server import MetricsServer
 from penstock.model.errors.scale import ScalerSettingsInvalid
 from penstock.scale.event_loop import GC_THRESHOLDS
 from penstock.scale.external_scaler import ExternalScaler
+from penstock.scale.grpc_service import SERVICE, service_handler
 from penstock.scale.metrics import CallMetrics
-from penstock.scale.proto import externalscaler_pb2 as pb
-from penstock.scale.proto.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
 from penstock.scale.sampler.supervisor import SamplerProcess
 from penstock.scale.verdict_cache import VerdictCache
 from penstock.scale.watched_groups import WatchedGroups
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.scale.settings import ScalerSettings, ServerTls
 
 GRACE_SECONDS: Final = 2.0  # for calls in flight when the server stops
-SERVICE: Final = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
 # KEDA keeps one connection for all ScaledObjects and pings it.
 OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
@@ -111,7 +109,7 @@ async def grpc_server(
 ) -> AsyncIterator[int]:
     """Serves KEDA's protocol; yields the port."""
     server = grpc.aio.server(options=OPTIONS)
-    add_ExternalScalerServicer_to_server(ExternalScaler(verdicts), server)  # type: ignore[no-untyped-call]  # generated
+    server.add_generic_rpc_handlers((service_handler(ExternalScaler(verdicts)),))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection((SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
                                          reflection.SERVICE_NAME), server)  # fmt: skip

@@ -60,9 +60,10 @@ class PartitionFacts(NamedTuple, Generic[Number]):
     @property
     def drain_seconds(self) -> Any:
         """Seconds until the backlog is gone at the current rate; infinite if it does not drain."""
-        drains = np.less(self.slope, 0.0)
-        seconds = self.backlog / np.where(drains, -np.asarray(self.slope), 1.0)
-        return np.where(np.less_equal(self.backlog, 0.0), 0.0, np.where(drains, seconds, np.inf))
+        backlog, slope = np.asarray(self.backlog), np.asarray(self.slope)
+        drains = slope < 0
+        seconds = np.where(drains, backlog / np.where(drains, -slope, 1.0), np.inf)
+        return np.where(backlog <= 0, 0.0, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +116,15 @@ def measure(windows: Sequence[Window]) -> Measured:
         np.where(unknown, 0.0, now - since.started),
         _known(values.smooth_lag[0]), _known(values.smooth_age[0]), _known(lag),
         np.maximum(now - since.high, 0.0), np.maximum(now - since.low, 0.0),
-        unmoved_for, now - since.arrived, arrival, consumed, _known(backlog), *trend,
+        unmoved_for, now - since.arrived, arrival, consumed, _known(backlog), trend[0], trend[1], trend[2],
         owners, members.shared_with,
     )  # fmt: skip
     uncommitted = stack.group[unknown & (values.end[0] > values.start[0])].tolist()
     backlogged = since.high <= np.min(stack.at, axis=0, initial=np.inf, where=recent)
     rates = members.rates(consumed, backlogged)
-    partitions = list(map(PartitionFacts._make, zip(columns.key, *(each.tolist() for each in columns[1:]))))
+    partitions: list[PartitionFacts[float]] = list(
+        map(PartitionFacts._make, zip(columns.key, *(each.tolist() for each in columns[1:])))
+    )
     groups = [
         _group_facts(window, partitions[own], *rate, uncommitted.count(index))
         for index, (window, own, rate) in enumerate(zip(windows, stack.slices, rates))

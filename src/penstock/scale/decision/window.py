@@ -17,7 +17,7 @@ therefore added together: the partitions of all its groups are the columns of on
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -140,7 +140,7 @@ class Window:
 
         def pick(values: Floats, unknown: float = np.nan) -> Floats:
             padded = np.insert(values, values.shape[-1], unknown, axis=-1)
-            return cast("Floats", padded[..., picks])
+            return padded[..., picks]
 
         ids = {topic: topic_id for (topic, _), topic_id in zip(self.layout, self.topic_ids, strict=True)}
         self.topic_ids = tuple(ids.get(topic, "") for topic, _ in layout)
@@ -282,7 +282,7 @@ def _appended_at(times: Floats, ends: Floats, started: Floats, offset: Floats) -
     arrived, span = ends[-1] - ends[first, column], times[-1] - times[first, column]
     seconds_each = np.where(arrived > 0, span / np.where(arrived > 0, arrived, 1.0), 0.0)
     earlier = times[first, column] - (ends[first, column] - offset) * seconds_each
-    return np.where(passed > 0, inside, earlier)
+    return np.asarray(np.where(passed > 0, inside, earlier))
 
 
 def _smoothed(stack: Stack, started: Floats, lag: Floats, age: Floats) -> tuple[Floats, Floats]:

@@ -54,6 +54,7 @@ class Assignment:
     over_share_since: float | None = None
     polled: int = 0  # records the proxy sent, and records the orchestrator received
     received: int = 0
+    polled_end: int = -1  # the proxy has read up to this offset
 
     def __post_init__(self, stored: int | None, metadata: str | None) -> None:
         self.committed_metadata = metadata or ""

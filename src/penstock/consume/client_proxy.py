@@ -80,7 +80,6 @@ class ClientProxy:
         self._assignments: dict[messages.PartitionId, Assignment] = {}
         self._epoch = 0
         self._committing: list[PartitionCommit] = []
-        self._ends_reached: deque[messages.EndReached] = deque()
         self._stopping = False
         self._error: BaseException | None = None
         self._more_waiting = False  # the last poll returned several records
@@ -245,9 +244,13 @@ class ClientProxy:
         key_is_queue = settings.order is Order.KEY and settings.null_keys is NullKeys.UNORDERED
         many_topics = len(self._topics) > 1 or self._topics[0].startswith("^")
         size_sum = 0
+        ends: list[Any] = []
         for message in batch:
             if message.error() is not None:
-                self._handle_error(message)
+                if message.error().code() == EOF:
+                    ends.append(message)
+                else:
+                    self._handle_error(message.error())
                 continue
             if message.partition() != partition or (many_topics and message.topic() != topic):
                 topic, partition, records = message.topic(), message.partition(), []
@@ -272,21 +275,20 @@ class ClientProxy:
             count = 0
             for assignment, records in groups:
                 assignment.polled += len(records)
+                assignment.polled_end = records[-1].offset + 1
                 count += len(records)
             self.polled_records += count
             self.polled_bytes += size_sum
             self._record_bytes = max(1.0, self._record_bytes / 2, size_sum / count)
             self._post(messages.Received(groups))
-        while self._ends_reached:
-            self._post(self._ends_reached.popleft())
-
-    def _handle_error(self, message: Any) -> None:
-        error = message.error()
-        if error.code() == EOF:
+        for message in ends:
             assignment = self._assignments.get((message.topic(), message.partition()))
-            if assignment is not None:
-                self._ends_reached.append(messages.EndReached(assignment, message.offset()))
-            return
+            # After the last record the end is no news: waking the event loop for it would delay records.
+            if assignment is not None and message.offset() > assignment.polled_end:
+                assignment.polled_end = message.offset()
+                self._post(messages.EndReached(assignment, message.offset()))
+
+    def _handle_error(self, error: Any) -> None:
         refused = as_consume_error(error, self._properties["group.id"])
         if refused is not None:
             raise refused

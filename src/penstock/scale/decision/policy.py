@@ -1,15 +1,15 @@
 """The policy of one ScaledObject, and the table of its parameters.
 
-Validation, defaults and the table in `docs/scale.md` all come from `PARAMETERS`. Names are those of
-the trigger metadata; where KEDA's kafka scaler has the same parameter, they are spelled as there.
+Validation, defaults and the table in `docs/scale.md` all come from the fields of `Policy`. The first
+argument of each is its name in the trigger metadata, spelled as in KEDA's kafka scaler if that has it.
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from penstock.model.errors.scale import (
     ScalerMetadataConflict,
@@ -36,81 +36,33 @@ class Parameter(NamedTuple):
     help: str
 
 
-def _number(
-    name: str, field: str, default: float, unit: str, lowest: float, highest: float, text: str
-) -> Parameter:
-    return Parameter(name, field, "number", default, unit, lowest, highest, (), text)
-
-
-def _count(name: str, field: str, default: int, unit: str, lowest: int, highest: int, text: str) -> Parameter:
-    return Parameter(name, field, "count", default, unit, lowest, highest, (), text)
-
-
-def _choice(name: str, field: str, choices: tuple[str, ...], text: str) -> Parameter:
-    return Parameter(name, field, "choice", choices[0], "", 0, 0, choices, text)
-
-
 DAY: Final = 86_400
 RECORDS_MAX: Final = 10**15
 REPLICAS_MAX: Final = 100_000
 RATE_SECONDS_MAX: Final = 60.0
 
-PARAMETERS: Final = (
-    Parameter("group", "group", "name", None, "", 0, 0, (), "the consumer group (or share group) to follow"),
-    Parameter("topic", "topics", "names", (), "", 0, 0, (),
-              "one topic, or several with commas; empty: every topic the group has offsets in"),
-    Parameter("cluster", "cluster", "name", "default", "", 0, 0, (),
-              "name of a cluster in the scaler's settings"),
-    _choice("groupType", "group_type", ("consumer", "share"), "what kind of group it is"),
-    _number("lagThreshold", "lag_threshold", 500, "records a partition", 0, RECORDS_MAX,
-            "lag above this is high; 0: use lagSecondsThreshold alone"),
-    _number("lagSecondsThreshold", "lag_seconds_threshold", 0, "s", 0, DAY,
-            "lag older than this is high, too; 0: use lagThreshold alone"),
-    _number("lowLagPercent", "low_percent", 50, "% of the threshold", 0, 100,
-            "lag at or below this share of the threshold is low; between the two nothing changes"),
-    _number("sustainSeconds", "sustain", 120, "s", 0, DAY,
-            "lag must be high this long without a break to scale up"),
-    _number("lowSeconds", "low_seconds", 300, "s", 0, DAY,
-            "lag must be low this long without a break to scale down"),
-    _number("objectiveSeconds", "objective", 120, "s", 1, DAY,
-            "the lag objective: scale up before the sustain time ends if waiting would miss it"),
-    _number("drainSeconds", "drain", 300, "s", 1, DAY,
-            "a backlog that drains within this needs no scaling; new replicas are sized to drain it in this"),
-    _number("startSeconds", "start", 90, "s", 0, DAY,
-            "time from a request until new replicas consume: HPA sync, pod start, rebalance"),
-    _number("warmUpSeconds", "warm_up", 60, "s", 0, DAY, "history needed before the first decision"),
-    _number("settleSeconds", "settle", 60, "s", 0, DAY,
-            "no decision this long after a change of members or a rebalance"),
-    _number("scaleUpIntervalSeconds", "up_interval", 120, "s", 0, DAY, "minimum time between two scale-ups"),
-    _number("coolDownSeconds", "cool_down", 600, "s", 0, DAY,
-            "no scale-down this long after any change or the first sample"),
-    _number("stallSeconds", "stall", 60, "s", 1, DAY,
-            "a partition with lag that does not move this long is stuck; set it above the commit interval"),
-    _choice("smoothing", "smoothing", ("median", "mean"), "how neighbouring samples are combined"),
-    _count("smoothingSamples", "smoothing_samples", 3, "samples", 1, 100, "how many samples are combined"),
-    _number("headroomPercent", "headroom", 15, "%", 0, 1000,
-            "spare capacity added to the load when sizing replicas"),
-    _number("relearnSeconds", "relearn", 21_600, "s", 0, 30 * DAY,
-            "how long a measured capacity is valid; after that, scaling down is tried step by step"),
-    _count("minReplicas", "replicas_min", 1, "replicas", 0, REPLICAS_MAX,
-           "as in the ScaledObject; 0 allows scaling to zero"),
-    _count("maxReplicas", "replicas_max", 100, "replicas", 1, REPLICAS_MAX, "as in the ScaledObject"),
-    _choice("limitTo", "limit_to", ("partitions", "laggingPartitions", "none"),
-            "never more replicas than partitions, or partitions with lag, can use"),
-    _count("consumersPerReplica", "consumers_per_replica", 1, "members", 1, 1000,
-           "group members in one replica"),
-    _number("activationLagThreshold", "activation", 0, "records", 0, RECORDS_MAX,
-            "more lag than this activates a workload at zero replicas"),
-    _number("idleSeconds", "idle", 300, "s", 0, DAY,
-            "without lag and arrivals this long, the workload is inactive and may go to zero"),
-    _number("hpaTolerancePercent", "tolerance", 10, "%", 0, 100,
-            "the HPA ignores changes up to this; set it to the ScaledObject's `tolerance`"),
-    _choice("offsetResetPolicy", "reset_policy", ("latest", "earliest"),
-            "where a group without a commit starts: latest counts no lag but activates, "
-            "earliest all retained records"),
-)  # fmt: skip
 
-BY_NAME: Final = {parameter.name: parameter for parameter in PARAMETERS}
+def _parameter(
+    name: str, kind: str, default: Value | None, text: str, unit: str = "", lowest: float = 0,
+    highest: float = 0, choices: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
+    """A field of Policy with its parameter; a percentage becomes a fraction."""
+    value = cast("float", default) / 100 if unit.startswith("%") else default
+    metadata = {"parameter": (name, kind, default, unit, lowest, highest, choices, text)}
+    return field(metadata=metadata) if default is None else field(default=value, metadata=metadata)
+
+
+def _number(name: str, default: float, unit: str, lowest: float, highest: float, text: str) -> Any:
+    return _parameter(name, "number", default, text, unit, lowest, highest)
+
+
+def _count(name: str, default: int, unit: str, lowest: int, highest: int, text: str) -> Any:
+    return _parameter(name, "count", default, text, unit, lowest, highest)
+
+
+def _choice(name: str, choices: tuple[str, ...], text: str) -> Any:
+    return _parameter(name, "choice", choices[0], text, choices=choices)
+
 
 # Keys that KEDA itself reads from an external trigger; it passes them on with the rest.
 KEDA_KEYS: Final = frozenset(
@@ -123,35 +75,60 @@ FROM_ENVIRONMENT: Final = "FromEnv"  # suffix of keys whose values KEDA resolves
 class Policy:
     """The parameters of one ScaledObject. Times are in seconds, percentages are fractions."""
 
-    group: str
-    topics: tuple[str, ...] = ()
-    cluster: str = "default"
-    group_type: str = "consumer"
-    lag_threshold: float = 500
-    lag_seconds_threshold: float = 0
-    low_percent: float = 0.5
-    sustain: float = 120
-    low_seconds: float = 300
-    objective: float = 120
-    drain: float = 300
-    start: float = 90
-    warm_up: float = 60
-    settle: float = 60
-    up_interval: float = 120
-    cool_down: float = 600
-    stall: float = 60
-    smoothing: str = "median"
-    smoothing_samples: int = 3
-    headroom: float = 0.15
-    relearn: float = 21_600
-    replicas_min: int = 1
-    replicas_max: int = 100
-    limit_to: str = "partitions"
-    consumers_per_replica: int = 1
-    activation: float = 0
-    idle: float = 300
-    tolerance: float = 0.1
-    reset_policy: str = "latest"
+    # fmt: off
+    group: str = _parameter("group", "name", None, "the consumer group (or share group) to follow")
+    topics: tuple[str, ...] = _parameter("topic", "names", (),
+        "one topic, or several with commas; empty: every topic the group has offsets in")
+    cluster: str = _parameter("cluster", "name", "default", "name of a cluster in the scaler's settings")
+    group_type: str = _choice("groupType", ("consumer", "share"), "what kind of group it is")
+    lag_threshold: float = _number("lagThreshold", 500, "records a partition", 0, RECORDS_MAX,
+        "lag above this is high; 0: use lagSecondsThreshold alone")
+    lag_seconds_threshold: float = _number("lagSecondsThreshold", 0, "s", 0, DAY,
+        "lag older than this is high, too; 0: use lagThreshold alone")
+    low_percent: float = _number("lowLagPercent", 50, "% of the threshold", 0, 100,
+        "lag at or below this share of the threshold is low; between the two nothing changes")
+    sustain: float = _number("sustainSeconds", 120, "s", 0, DAY,
+        "lag must be high this long without a break to scale up")
+    low_seconds: float = _number("lowSeconds", 300, "s", 0, DAY,
+        "lag must be low this long without a break to scale down")
+    objective: float = _number("objectiveSeconds", 120, "s", 1, DAY,
+        "the lag objective: scale up before the sustain time ends if waiting would miss it")
+    drain: float = _number("drainSeconds", 300, "s", 1, DAY,
+        "a backlog that drains within this needs no scaling; new replicas are sized to drain it in this")
+    start: float = _number("startSeconds", 90, "s", 0, DAY,
+        "time from a request until new replicas consume: HPA sync, pod start, rebalance")
+    warm_up: float = _number("warmUpSeconds", 60, "s", 0, DAY, "history needed before the first decision")
+    settle: float = _number("settleSeconds", 60, "s", 0, DAY,
+        "no decision this long after a change of members or a rebalance")
+    up_interval: float = _number("scaleUpIntervalSeconds", 120, "s", 0, DAY,
+        "minimum time between two scale-ups")
+    cool_down: float = _number("coolDownSeconds", 600, "s", 0, DAY,
+        "no scale-down this long after any change or the first sample")
+    stall: float = _number("stallSeconds", 60, "s", 1, DAY,
+        "a partition with lag that does not move this long is stuck; set it above the commit interval")
+    smoothing: str = _choice("smoothing", ("median", "mean"), "how neighbouring samples are combined")
+    smoothing_samples: int = _count("smoothingSamples", 3, "samples", 1, 100, "how many samples are combined")
+    headroom: float = _number("headroomPercent", 15, "%", 0, 1000,
+        "spare capacity added to the load when sizing replicas")
+    relearn: float = _number("relearnSeconds", 21_600, "s", 0, 30 * DAY,
+        "how long a measured capacity is valid; after that, scaling down is tried step by step")
+    replicas_min: int = _count("minReplicas", 1, "replicas", 0, REPLICAS_MAX,
+        "as in the ScaledObject; 0 allows scaling to zero")
+    replicas_max: int = _count("maxReplicas", 100, "replicas", 1, REPLICAS_MAX, "as in the ScaledObject")
+    limit_to: str = _choice("limitTo", ("partitions", "laggingPartitions", "none"),
+        "never more replicas than partitions, or partitions with lag, can use")
+    consumers_per_replica: int = _count("consumersPerReplica", 1, "members", 1, 1000,
+        "group members in one replica")
+    activation: float = _number("activationLagThreshold", 0, "records", 0, RECORDS_MAX,
+        "more lag than this activates a workload at zero replicas")
+    idle: float = _number("idleSeconds", 300, "s", 0, DAY,
+        "without lag and arrivals this long, the workload is inactive and may go to zero")
+    tolerance: float = _number("hpaTolerancePercent", 10, "%", 0, 100,
+        "the HPA ignores changes up to this; set it to the ScaledObject's `tolerance`")
+    reset_policy: str = _choice("offsetResetPolicy", ("latest", "earliest"),
+        "where a group without a commit starts: latest counts no lag but activates, earliest all "
+        "retained records")
+    # fmt: on
 
     @property
     def rate_seconds(self) -> float:
@@ -162,6 +139,14 @@ class Policy:
     def history(self) -> float:
         """Seconds of samples that the rules need."""
         return max(self.sustain, self.low_seconds, self.idle, self.warm_up, self.objective) + 2 * self.settle
+
+
+PARAMETERS: Final = tuple(
+    Parameter(name, each.name, *others)
+    for each in fields(Policy)
+    for name, *others in (each.metadata["parameter"],)
+)
+BY_NAME: Final = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 def policy_of(metadata: Mapping[str, str], *, scaled_object: str) -> Policy:

@@ -6,10 +6,11 @@ waits for the reply to a rebalance, and `uncommitted_records_max` limits the out
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.consume.assignment import Assignment
     from penstock.consume.offset_controller import PartitionCommit
     from penstock.consume.record import Output, Record
@@ -21,81 +22,69 @@ PartitionId = tuple[str, int]  # topic, partition
 # Events: client proxy → orchestrator
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
+class Assigned(NamedTuple):
     assignments: list[Assignment]
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """The records of one poll, grouped by partition, in offset order within each."""
 
     groups: list[tuple[Assignment, list[Record]]]
 
 
-@dataclass(frozen=True, slots=True)
-class EndReached:
+class EndReached(NamedTuple):
     """The client reached the end of a partition: nothing is unread below `offset`."""
 
     assignment: Assignment
     offset: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Revoking:
+class Revoking(NamedTuple):
     """The proxy waits for the CommitRevoked that replies to this, up to a limit."""
 
     assignments: list[Assignment]
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """Other members may own these partitions already, so nothing can be committed."""
 
     assignments: list[Assignment]
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     done: list[PartitionCommit]
-    refused: list[tuple[PartitionCommit, str]] = field(default_factory=list)
+    refused: Sequence[tuple[PartitionCommit, str]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(NamedTuple):
     """All outputs of these records are durable."""
 
     records: list[Record]
 
 
-@dataclass(frozen=True, slots=True)
-class Undelivered:
+class Undelivered(NamedTuple):
     records: list[Record]
     error: ConsumeError
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """The client proxy ended with an error."""
 
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The client proxy closed its clients after a Stop."""
 
 
 # Commands: orchestrator → client proxy
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     commits: list[PartitionCommit]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRevoked:
+class CommitRevoked(NamedTuple):
     """The reply to a rebalance: what to commit before the partitions are given up.
 
     It is a command among the others, since a transaction must contain the outputs of exactly the
@@ -106,16 +95,14 @@ class CommitRevoked:
     commits: list[PartitionCommit]
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(NamedTuple):
     """Write the outputs of `records`; these records finish when the outputs are durable."""
 
     records: list[Record]
     outputs: list[Output]
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """Commit, leave the group and close the clients."""
 
 

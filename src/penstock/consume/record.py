@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,20 +15,6 @@ Headers = list[tuple[str, bytes | None]]
 PARTITION_QUEUE: Final = b"\x00partition"  # queue key of a whole partition, or of its records without a key
 
 
-class Message(Protocol):
-    """The part of confluent_kafka.Message that the consumer uses."""
-
-    def topic(self) -> str: ...
-    def partition(self) -> int: ...
-    def offset(self) -> int: ...
-    def key(self) -> Any: ...
-    def value(self) -> Any: ...
-    def headers(self) -> Any: ...
-    def timestamp(self) -> tuple[int, int]: ...
-    def error(self) -> Any: ...
-    def __len__(self) -> int: ...
-
-
 class Record:
     """One record of a topic, as the handler gets it.
 
@@ -38,9 +24,9 @@ class Record:
     __slots__ = ("assignment", "attempt", "key", "message", "offset", "queue_key", "size", "value")
 
     def __init__(
-        self, message: Message, assignment: Assignment, offset: int, key: Any, queue_key: Any, size: int
+        self, message: Any, assignment: Assignment, offset: int, key: Any, queue_key: Any, size: int
     ) -> None:
-        self.message = message
+        self.message = message  # of confluent_kafka
         self.assignment = assignment
         self.offset = offset
         self.key = key

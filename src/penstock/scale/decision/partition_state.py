@@ -75,7 +75,7 @@ RULES: Final[tuple[tuple[Rule, PartitionState], ...]] = (
     (p7_falling_behind, PartitionState.FALLING_BEHIND),
 )
 
-STUCK: Final = frozenset({PartitionState.STALLED, PartitionState.STOPPED})
+STUCK: Final = (PartitionState.STALLED, PartitionState.STOPPED)
 
 
 def states_of(facts: Facts, policy: Parameters) -> list[PartitionState]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -208,11 +208,11 @@ def random_samples(random: Random, count: int) -> Iterator[Sample]:
 def test_groups_evaluated_together_get_the_verdicts_they_get_alone(seed: int) -> None:
     """They differ in policy, partitions and length of history, and some have no sample in a round."""
     random, rounds = Random(seed), 40
-    choices: list[dict[str, object]] = [
+    choices: list[dict[str, Any]] = [
         {}, {"smoothing": "mean"}, {"smoothing_samples": 5, "reset_policy": "earliest"},
         {"lag_seconds_threshold": 20.0, "settle": 30.0}, {"smoothing_samples": 1, "stall": 20.0},
     ]  # fmt: skip
-    policies = [replace(POLICY, **random.choice(choices)) for _ in range(8)]  # type: ignore[arg-type]
+    policies = [replace(POLICY, **random.choice(choices)) for _ in range(8)]
     samples = [list(random_samples(random, rounds)) for _ in policies]
     alone, together = ([Window(each, gap=3.5 * INTERVAL) for each in policies] for _ in range(2))
     memories = [Memory()] * len(policies)

@@ -216,7 +216,7 @@ class _Members:
     def __init__(self, owners: Ints, stack: Stack) -> None:
         self._stack = stack
         self._owned = owners != NO_OWNER
-        # A number for each group and owner; the groups' own numbers stay apart from each other.
+        # A number for each pair of group and owner.
         wide = stack.group * (owners.max(initial=0) + 1) + owners
         distinct, number = _numbered(wide[self._owned])
         self._number = np.zeros(len(owners), dtype=np.int64)
@@ -229,7 +229,7 @@ class _Members:
         self.shared_with[self._owned] = sizes[number] - 1
 
     def joined(self, chosen: Bools) -> Ints:
-        """The member of each chosen partition that has one; all others get a number of their own."""
+        """The member of each chosen partition that has one; each of the others gets a separate number."""
         alone = self._count + np.arange(len(self._number))
         return np.where(self._owned & chosen, self._number, alone)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.scale.decision.partition_facts import PartitionFacts
+from penstock.scale.decision.partition_facts import GroupFacts, PartitionFacts, measure
 from penstock.scale.decision.policy import Policy
 from penstock.scale.decision.values import (
     NO_COMMIT,
@@ -124,6 +124,10 @@ CALM: PartitionFacts[float] = PartitionFacts(
 def facts(**changed: object) -> PartitionFacts[float]:
     changed.setdefault("backlog", changed.get("lag", CALM.backlog))
     return CALM._replace(**changed)  # type: ignore[arg-type]  # tests name fields of the class
+
+
+def facts_of(window: Window) -> GroupFacts:
+    return measure([window]).groups[0]
 
 
 def window_of(samples: Iterable[Sample], **changed: object) -> Window:

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.scale.decision.partition_facts import facts_of
 from penstock.scale.decision.values import GroupState
-from tests.scale.scenarios import POLICY, Scenario
+from tests.scale.scenarios import POLICY, Scenario, facts_of
 
 
 def test_rates_slope_and_drain_time_of_a_growing_and_a_draining_partition() -> None:

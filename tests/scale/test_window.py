@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.scale.decision.partition_facts import facts_of
 from penstock.scale.decision.values import NO_COMMIT, GroupState, Log, Memory, Progress, Sample, offsets
 from penstock.scale.decision.verdict import decide, decide_all
 from penstock.scale.decision.window import Window, add_samples
-from tests.scale.scenarios import INTERVAL, POLICY, T0, TOPIC, window_of
+from tests.scale.scenarios import INTERVAL, POLICY, T0, TOPIC, facts_of, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -157,17 +157,14 @@ class TransactionalPublisher(Publisher):
         fault_points.reach(fault_points.AFTER_TRANSACTION_COMMIT)
         self._post(Committed(commits))
 
-    def abort(self) -> None:
-        """Aborts the open transaction when the consumer shuts down."""
+    def close(self, seconds: float) -> None:
+        """Aborts the open transaction."""
         if self._open:
             self._open = False
             try:
                 self._producer.abort_transaction(COMMIT_SECONDS_MAX)
             except KafkaException as error:
                 raise self.failed(error.args[0].str()) from error
-
-    def close(self, seconds: float) -> None:
-        self.abort()
         self._producer.flush(seconds)
 
     def _begin(self) -> None:

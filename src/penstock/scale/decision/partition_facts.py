@@ -132,10 +132,6 @@ def measure(windows: Sequence[Window]) -> Measured:
     return Measured(columns, policy, groups, stack.slices)
 
 
-def facts_of(window: Window) -> GroupFacts:
-    return measure([window]).groups[0]
-
-
 def _group_facts(
     window: Window,
     partitions: Sequence[PartitionFacts[float]],

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.model.errors import PenstockError, UpstreamError
 from penstock.model.errors.wire import ApiUnsupported
 from penstock.scale.decision.values import NO_COMMIT, NO_OWNER, GroupState, Log, Progress, Sample, offsets
-from penstock.scale.event_loop import TimeSlice
 from penstock.scale.sampler.records import Sampled
 from penstock.scale.sampler.source import GroupSnapshot
 
@@ -49,14 +48,12 @@ class ClusterSampler:
         self._marker_fetches = 0
         self._failing: dict[str, str] = {}  # by group: why the last round has no sample of it
 
-    async def groups(self, *, only_new: bool = False) -> dict[str, set[str]]:
+    def groups(self, *, only_new: bool = False) -> dict[str, set[str]]:
         """The groups to sample, with the topics of each; an empty name stands for all topics."""
         topics_by_group: dict[str, set[str]] = {}
-        time_slice = TimeSlice()
         for watch in self._watches:
             if watch.policy.cluster == self.cluster and not (only_new and watch.sampled_at is not None):
                 topics_by_group.setdefault(watch.policy.group, set()).update(watch.policy.topics or ("",))
-            await time_slice.yield_if_over()
         return topics_by_group
 
     async def round(
@@ -64,7 +61,7 @@ class ClusterSampler:
     ) -> list[Sampled]:
         """Samples everything watched. Raises if the brokers are unreachable."""
         self._marker_fetches = 0
-        topics_by_group = await self.groups(only_new=only_new)
+        topics_by_group = self.groups(only_new=only_new)
         at = clock()
         snapshots = await self._snapshots(topics_by_group)
         for group, names in topics_by_group.items():
@@ -137,9 +134,7 @@ class ClusterSampler:
         missing: dict[str, str] = {}
         failures: dict[str, str] = {}
         memories = {}
-        time_slice = TimeSlice()
         for group in names:
-            await time_slice.yield_if_over()
             topics = sorted(topic for topic in topics_by_group[group] if topic)
             snapshot = snapshots.get(group, GONE)
             if isinstance(snapshot, PenstockError):

@@ -113,7 +113,7 @@ class SamplingLoop:
                 continue
             wake.clear()
             await self._publish_watches()
-            if await sampler.groups(only_new=True):
+            if sampler.groups(only_new=True):
                 await self._round(sampler, 0, only_new=True)
 
     async def _round(self, sampler: ClusterSampler, number: int, *, only_new: bool = False) -> None:

@@ -23,7 +23,6 @@ from penstock.kafka.broker_errors import check
 from penstock.kafka.routing import LeaderOf
 from penstock.model.errors import PenstockError
 from penstock.model.errors.wire import KafkaMissing
-from penstock.scale.event_loop import TimeSlice
 from penstock.scale.sampler.records import Sampled, Watched, decoded, encoded
 from penstock.wire.error_codes import Code
 from penstock.wire.records import batches, records
@@ -147,9 +146,7 @@ class SamplesTopic:
         """Returns when all in-sync replicas have the events."""
         batch: list[tuple[Event, bytes]] = []
         size = 0
-        time_slice = TimeSlice()
         for event in events:
-            await time_slice.yield_if_over()
             value = encoded(event, self._clock())
             if batch and size + len(value) > BATCH_BYTES_MAX:
                 await self._append(batch)
@@ -237,9 +234,7 @@ class SamplesTopic:
         if result["ErrorCode"] == Code.OFFSET_OUT_OF_RANGE:
             raise _OffsetLost
         check("Fetch", result["ErrorCode"], None, f"topic {self._topic!r}")
-        time_slice = TimeSlice()
         for batch in batches(result["Records"] or b""):
-            await time_slice.yield_if_over()
             if not batch.is_control:
                 for row in records(batch):
                     event = decoded(row.value or b"", row.timestamp_ms / 1000)

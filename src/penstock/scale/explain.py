@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.kafka.client import Client
@@ -91,7 +90,7 @@ def explanation(watch: Watch, verdict: Verdict) -> dict[str, Any]:
         "lag": verdict.lag,
         "lagSeconds": round(verdict.lag_seconds, 1),
         "replicaCapacity": None if capacity is None else round(capacity * members, 1),
-        "rules": [asdict(each) for each in verdict.rule_results],
+        "rules": [each._asdict() for each in verdict.rule_results],
         "partitions": dict(Counter(state.value for state in verdict.states.values())),
         "stuck": [str(key) for key in verdict.stuck],
     }

@@ -6,8 +6,7 @@ and the docs use them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.scale.decision.partition_state import STUCK, beyond_one_consumer
 from penstock.scale.decision.values import GroupState, PartitionState, RuleResult
@@ -24,8 +23,7 @@ ARRIVED_SHARE: Final = 0.9  # of the requested replicas must be running
 DETECTION_SAMPLES: Final = 2  # smoothing delays a rise by one sample, and the next comes one later
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(NamedTuple):
     """The input of every rule."""
 
     facts: GroupFacts

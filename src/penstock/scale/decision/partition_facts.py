@@ -13,7 +13,6 @@ The partitions of all groups are the columns of one stack, see `window`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -66,8 +65,7 @@ class PartitionFacts(NamedTuple, Generic[Number]):
         return np.where(backlog <= 0, 0.0, seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
+class GroupFacts(NamedTuple):
     """What is known of the group now."""
 
     at: float

@@ -120,8 +120,7 @@ class VerdictSummary(NamedTuple):
     failure: str | None = None  # why the last round has no sample of it
 
 
-@dataclass(frozen=True, slots=True)
-class RuleResult:
+class RuleResult(NamedTuple):
     """Whether one rule holds, with the numbers it compared."""
 
     rule: str  # "G4 persistent"

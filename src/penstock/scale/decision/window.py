@@ -254,13 +254,24 @@ def _ages(stack: Stack, at: Floats, end: Floats, done: Floats, behind: Bools) ->
     age[some] = at[some] - _appended_at(times, ends, started[some], done[some])
     oldest = np.nanmin(np.where(times >= started[some], ends, np.nan), axis=0)
     older = some[done[some] < oldest]  # than the rows of the stack
-    for index in np.unique(stack.group[older]).tolist():
-        window, columns = stack.windows[index], stack.slices[index]
-        chosen = older[stack.group[older] == index]
-        past = np.array([when for when, _, _ in window.history] + [at[chosen[0]]])
-        ends = np.array([each[chosen - columns.start] for _, each, _ in window.history] + [end[chosen]])
-        age[chosen] = past[-1] - _appended_at(past[:, None], ends, started[chosen], done[chosen])
+    if len(older):
+        times, ends = _histories(stack, older)
+        times[-1], ends[-1] = at[older], end[older]
+        age[older] = at[older] - _appended_at(times, ends, started[older], done[older])
     return age
+
+
+def _histories(stack: Stack, chosen: Ints) -> tuple[Floats, Floats]:
+    """(times, end offsets) of the chosen partitions over their whole windows, and an empty row for now."""
+    groups = stack.group[chosen]
+    histories = {index: stack.windows[index].history for index in np.unique(groups).tolist()}
+    times, ends = np.full((2, 1 + max(map(len, histories.values())), len(chosen)), np.nan)
+    for index, history in histories.items():
+        own = groups == index
+        rows = slice(-1 - len(history), -1)
+        times[rows, own] = np.array([at for at, _, _ in history])[:, None]
+        ends[rows, own] = np.array([end for _, end, _ in history])[:, chosen[own] - stack.slices[index].start]
+    return times, ends
 
 
 def _appended_at(times: Floats, ends: Floats, started: Floats, offset: Floats) -> Floats:
@@ -270,7 +281,6 @@ def _appended_at(times: Floats, ends: Floats, started: Floats, offset: Floats) -
     at least as old as the window.
     """
     column = np.arange(len(offset))
-    times = np.broadcast_to(times, ends.shape)
     within = times >= started
     first = np.argmax(within, axis=0)
     passed = np.count_nonzero(within & (ends <= offset), axis=0)

@@ -7,14 +7,13 @@ The JSON form starts with the type, which makes `type_of` cheap:
 
     {"type":"payment.requested","id":"r-17","v":1,"time":1700000000000,"payload":{…}}
 
-An event with a cause has `cause` and `request` before `time`.
+An event with a cause ends with `cause` and `request`.
 """
 
 from __future__ import annotations
 
 import json.encoder
 from collections.abc import Callable, Mapping
-from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Protocol
 
@@ -43,8 +42,10 @@ class Codec(Protocol):
         """The events of a decision, with ids derived from its cause. Optional: calls `encode` by default."""
         ids = (derived_id(stream, cause.offset, index) for index in range(len(emits)))
         return [
-            self.encode(Event(event_id, kind, payload, version, cause.id, cause.request, cause.time))
-            for event_id, (_, _, kind, payload, version) in zip(ids, emits)
+            self.encode(
+                Event(event_id, each.type, each.payload, each.version, cause.id, cause.request, cause.time)
+            )
+            for event_id, each in zip(ids, emits)
         ]
 
     def decode(self, value: bytes, key: str, partition: int, offset: int) -> Event:
@@ -69,16 +70,16 @@ class Codec(Protocol):
         return lambda records: [*filter(is_worth_decoding, records)]
 
 
-class _Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
+class _Envelope(msgspec.Struct, omit_defaults=True):
     """The JSON form, with its fields in the order they are written."""
 
     type: Annotated[str, msgspec.Meta(min_length=1)]
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=_ID_LENGTH_MAX)]
     v: Annotated[int, msgspec.Meta(ge=1)]
-    cause: str | None = None
-    request: str | None = None
     time: int
     payload: dict[str, Any]
+    cause: str | None = None
+    request: str | None = None
 
 
 def _refuse(value: object) -> NoReturn:
@@ -89,8 +90,6 @@ _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _strict: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_refuse)
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_Envelope).decode
-# Without Event's __new__, which is Python code.
-_event: Final[Callable[[tuple[Any, ...]], Event]] = partial(tuple.__new__, Event)
 
 
 def _payload(payload: Mapping[str, Any]) -> Any:
@@ -106,36 +105,21 @@ class JsonCodec(Codec):
     """Strict UTF-8 JSON: no NaN, no missing fields, only the documented types."""
 
     def encode(self, event: Event) -> bytes:
-        event_id, kind, payload, version, cause, request, time, *_ = event
-        return _encode(
-            _Envelope(
-                type=kind,
-                id=event_id,
-                v=version,
-                cause=cause,
-                request=None if cause is None else request,
-                time=time,
-                payload=_payload(payload),
-            )
-        )
+        cause = event.cause
+        request = None if cause is None else event.request
+        payload = _payload(event.payload)
+        return _encode(_Envelope(event.type, event.id, event.version, event.time, payload, cause, request))
 
     def encode_caused(self, stream: str, cause: Event, emits: Sequence[Emit]) -> list[bytes]:
         """Equals `encode` of each event, without creating the events."""
         cause_id, request, time, prefix = cause.id, cause.request, cause.time, f"{stream}.{cause.offset}."
-        return [
-            _encode(
-                _Envelope(
-                    type=kind,
-                    id=f"{prefix}{index}",
-                    v=version,
-                    cause=cause_id,
-                    request=request,
-                    time=time,
-                    payload=_payload(payload),
-                )
+        values = []
+        for index, emit in enumerate(emits):
+            payload, event_id = _payload(emit.payload), f"{prefix}{index}"
+            values.append(
+                _encode(_Envelope(emit.type, event_id, emit.version, time, payload, cause_id, request))
             )
-            for index, (_, _, kind, payload, version) in enumerate(emits)
-        ]
+        return values
 
     def decode(self, value: bytes, key: str, partition: int, offset: int) -> Event:
         try:
@@ -149,7 +133,7 @@ class JsonCodec(Codec):
             raise EventUnreadable(reason="a derived id without a cause")
         request = envelope.request or event_id
         kind, payload, time = envelope.type, envelope.payload, envelope.time
-        return _event((event_id, kind, payload, envelope.v, cause, request, time, key, partition, offset))
+        return Event(event_id, kind, payload, envelope.v, cause, request, time, key, partition, offset)
 
     def type_of(self, value: bytes) -> bytes | None:
         if value.startswith(_PREFIX):

@@ -17,12 +17,12 @@ from an acknowledged position, so a receiver recognises repeats by one number fo
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping  # noqa: TC003 - Event's fields are resolved at run time
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
 
 from penstock.model.errors.olep import EventIdInvalid, EventUnreadable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 REQUEST_ID_LENGTH_MAX: Final = 200  # characters
 EVENTS_PER_DECISION_MAX: Final = 1 << 16  # the index takes 16 bits of a sequence number
@@ -39,7 +39,14 @@ _ESCAPED: Final = re.compile(r'[^ -~]|["\\/]')  # characters that JSON can write
 _REQUEST_ID: Final = re.compile(rf"[^\x00-\x1f\x7f=][^\x00-\x1f\x7f]{{0,{REQUEST_ID_LENGTH_MAX - 1}}}")
 
 
-class Event(NamedTuple):
+class Value(msgspec.Struct, frozen=True):
+    """An immutable value. Creating and reading one costs a fraction of a NamedTuple."""
+
+    def _replace(self, **changes: Any) -> Self:
+        return msgspec.structs.replace(self, **changes)
+
+
+class Event(Value, frozen=True):
     """One event as an application sees it. The last three fields locate it in its log."""
 
     id: str

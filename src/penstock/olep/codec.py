@@ -12,15 +12,13 @@ An event with a cause ends with `cause` and `request`.
 
 from __future__ import annotations
 
-import json.encoder
 from collections.abc import Callable, Mapping
 from operator import methodcaller
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.model.errors.olep import EventUnreadable
-from penstock.olep.event import DERIVED, REQUEST_ID_LENGTH_MAX, Event, derived_id
+from penstock.olep import encoding
+from penstock.olep.event import Event, derived_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 Upcaster = Callable[[Mapping[str, Any]], Mapping[str, Any]]  # of payloads, one version up
 EVENT_BYTES_MAX: Final = 1_000_000  # below the default of Kafka's message.max.bytes
 _PREFIX: Final = b'{"type":"'
-_ID_LENGTH_MAX: Final = REQUEST_ID_LENGTH_MAX + 200  # a derived id is longer than a request's
 
 
 class Codec(Protocol):
@@ -70,70 +67,12 @@ class Codec(Protocol):
         return lambda records: [*filter(is_worth_decoding, records)]
 
 
-class _Envelope(msgspec.Struct, omit_defaults=True):
-    """The JSON form, with its fields in the order they are written."""
-
-    type: Annotated[str, msgspec.Meta(min_length=1)]
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=_ID_LENGTH_MAX)]
-    v: Annotated[int, msgspec.Meta(ge=1)]
-    time: int
-    payload: dict[str, Any]
-    cause: str | None = None
-    request: str | None = None
-
-
-def _refuse(value: object) -> NoReturn:
-    raise TypeError(f"JSON cannot represent a {type(value).__name__}")
-
-
-_PLAIN: Final = frozenset({str, int, bool, type(None)})
-_strict: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_refuse)
-_encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(_Envelope).decode
-
-
-def _payload(payload: Mapping[str, Any]) -> Any:
-    """The payload, or its bytes from the standard library's strict encoder.
-
-    msgspec would write NaN as null, a set in any order and bytes as text, so it gets plain values only."""
-    if payload.__class__ is dict and _PLAIN.issuperset(map(type, payload.values())):
-        return payload
-    return msgspec.Raw(_strict.encode(payload).encode())
-
-
 class JsonCodec(Codec):
     """Strict UTF-8 JSON: no NaN, no missing fields, only the documented types."""
 
-    def encode(self, event: Event) -> bytes:
-        cause = event.cause
-        request = None if cause is None else event.request
-        payload = _payload(event.payload)
-        return _encode(_Envelope(event.type, event.id, event.version, event.time, payload, cause, request))
-
-    def encode_caused(self, stream: str, cause: Event, emits: Sequence[Emit]) -> list[bytes]:
-        """Equals `encode` of each event, without creating the events."""
-        cause_id, request, time, prefix = cause.id, cause.request, cause.time, f"{stream}.{cause.offset}."
-        values = []
-        for index, emit in enumerate(emits):
-            payload, event_id = _payload(emit.payload), f"{prefix}{index}"
-            values.append(
-                _encode(_Envelope(emit.type, event_id, emit.version, time, payload, cause_id, request))
-            )
-        return values
-
-    def decode(self, value: bytes, key: str, partition: int, offset: int) -> Event:
-        try:
-            envelope = _decode(value)
-        except RecursionError:
-            raise EventUnreadable(reason="it is nested too deeply") from None
-        except ValueError as error:
-            raise EventUnreadable(reason=f"not a JSON event: {error}") from None
-        event_id, cause = envelope.id, envelope.cause
-        if cause is None and event_id[0] == DERIVED:
-            raise EventUnreadable(reason="a derived id without a cause")
-        request = envelope.request or event_id
-        kind, payload, time = envelope.type, envelope.payload, envelope.time
-        return Event(event_id, kind, payload, envelope.v, cause, request, time, key, partition, offset)
+    encode = staticmethod(encoding.encode)
+    encode_caused = staticmethod(encoding.encode_caused)
+    decode = staticmethod(encoding.decode)
 
     def type_of(self, value: bytes) -> bytes | None:
         if value.startswith(_PREFIX):
@@ -196,17 +135,6 @@ class Upcasting(Codec):
 def _prefixes(types: Collection[str]) -> tuple[bytes, ...]:
     """The bytes with which events of these types start."""
     return tuple(_PREFIX + kind.encode() + b'"' for kind in types)
-
-
-def decode_record(codec: Codec, partition: int, record: Record, offset: int) -> Event:
-    """The event of a record, as if it had this offset. Raises EventUnreadable."""
-    if record.value is None:
-        raise EventUnreadable(reason="it has no value")
-    try:
-        key = record.key.decode() if record.key else ""
-    except UnicodeDecodeError:
-        raise EventUnreadable(reason="its key is not UTF-8") from None
-    return codec.decode(record.value, key, partition, offset)
 
 
 def payload_problem(event: Event, fields: Mapping[str, type[Any]]) -> str | None:

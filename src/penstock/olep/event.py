@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping  # noqa: TC003 - Event's fields are resolved at run time
-from typing import Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -35,6 +35,7 @@ RETRY: Final = "olep.retry"  # payload: offset of a rejected event of the same p
 VERSION: Final = "olep.version"  # payload: application, and its version that decides from here on
 
 _INDEX_BITS: Final = 16
+_ID_LENGTH_MAX: Final = REQUEST_ID_LENGTH_MAX + 200  # a derived id is longer than a request's
 _ESCAPED: Final = re.compile(r'[^ -~]|["\\/]')  # characters that JSON can write in several ways
 _REQUEST_ID: Final = re.compile(rf"[^\x00-\x1f\x7f=][^\x00-\x1f\x7f]{{0,{REQUEST_ID_LENGTH_MAX - 1}}}")
 
@@ -59,6 +60,18 @@ class Event(Value, frozen=True):
     key: str = ""  # the logical log
     partition: int = -1
     offset: int = -1
+
+
+class Envelope(msgspec.Struct, omit_defaults=True):
+    """The JSON form, with its fields in the order they are written."""
+
+    type: Annotated[str, msgspec.Meta(min_length=1)]
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=_ID_LENGTH_MAX)]
+    v: Annotated[int, msgspec.Meta(ge=1)]
+    time: int
+    payload: dict[str, Any]
+    cause: str | None = None
+    request: str | None = None
 
 
 class Record(NamedTuple):

@@ -29,8 +29,9 @@ from penstock.model.errors.olep import (
     VersionMissing,
 )
 from penstock.olep.application import Emit, Reason, RejectPolicy
-from penstock.olep.codec import EVENT_BYTES_MAX, decode_record
+from penstock.olep.codec import EVENT_BYTES_MAX
 from penstock.olep.deduplication import MARKS, SEEN, Deduplication, version_of
+from penstock.olep.encoding import decode_record
 from penstock.olep.event import (
     EVENTS_PER_DECISION_MAX,
     REJECTED,
@@ -126,7 +127,6 @@ class Fold:
         self._newest = application
         self.source = source
         self._codec = codec
-        self._decode = partial(decode_record, codec, source.partition)
         self._reader = reader
         self._stream = stream_of(application.name, source.topic_id, source.partition)
         self._checked_first = CHECKED_FIRST if purity_checks is PurityChecks.SAMPLED else 0
@@ -210,6 +210,9 @@ class Fold:
         for table, changed in self._deduplication.changes().items():
             batch.changes[table].update(changed)
         return batch
+
+    def _decode(self, record: Record, offset: int) -> Event:
+        return decode_record(self._codec, self.source.partition, record, offset)
 
     def _process_one(self, record: Record, batch: Batch) -> None:
         # An application's own events come back to it; in a bank they are a third of all. Skip the decoding.

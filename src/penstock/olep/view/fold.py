@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.model.errors.olep import DecisionInvalid, EventUnreadable
 from penstock.model.errors.views import ViewEventRefused
 from penstock.olep.application import Reason, RejectPolicy
-from penstock.olep.codec import decode_record
 from penstock.olep.deduplication import Deduplication
+from penstock.olep.encoding import decode_record
 from penstock.olep.fold import DETAIL_LENGTH_MAX
 from penstock.olep.rows import CACHED_ROWS_MAX
 from penstock.olep.table import Put, check_row, storable

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.olep.application import Application, Decision, Emit, State
-from penstock.olep.codec import payload_problem
+from penstock.olep.encoding import payload_problem
 from penstock.olep.table import Effect, Put, Remove, Table
 
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ class JsonCodec(Codec):
         return lambda records: [
             record
             for record in records
-            if (value := record[2]) is None or value.startswith(prefixes) or not value.startswith(_PREFIX)
+            if (value := record.value) is None or value.startswith(prefixes) or not value.startswith(_PREFIX)
         ]
 
 
@@ -135,15 +135,3 @@ class Upcasting(Codec):
 def _prefixes(types: Collection[str]) -> tuple[bytes, ...]:
     """The bytes with which events of these types start."""
     return tuple(_PREFIX + kind.encode() + b'"' for kind in types)
-
-
-def payload_problem(event: Event, fields: Mapping[str, type[Any]]) -> str | None:
-    """What is wrong with a payload that must have exactly these fields, or None."""
-    payload = event.payload
-    for name, kind in fields.items():
-        value = payload.get(name)
-        if value.__class__ is not kind:
-            return f"`{name}` is {value!r}, expected {kind.__name__}"
-    if len(payload) == len(fields):
-        return None
-    return f"unknown field `{min(payload.keys() - fields.keys())}`"

@@ -78,3 +78,15 @@ def decode_record(codec: Codec, partition: int, record: Record, offset: int) -> 
     except UnicodeDecodeError:
         raise EventUnreadable(reason="its key is not UTF-8") from None
     return codec.decode(record.value, key, partition, offset)
+
+
+def payload_problem(event: Event, fields: Mapping[str, type[Any]]) -> str | None:
+    """What is wrong with a payload that must have exactly these fields, or None."""
+    payload = event.payload
+    for name, kind in fields.items():
+        value = payload.get(name)
+        if value.__class__ is not kind:
+            return f"`{name}` is {value!r}, expected {kind.__name__}"
+    if len(payload) == len(fields):
+        return None
+    return f"unknown field `{min(payload.keys() - fields.keys())}`"

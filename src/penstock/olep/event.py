@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping  # noqa: TC003 - Event's fields are resolved at run time
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 
@@ -74,7 +74,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     request: str | None = None
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A record of a partition, as bytes."""
 
     offset: int

@@ -7,12 +7,13 @@ value, then the three. Only the executor that wrote it reads it.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.olep.fold import Outgoing
+from penstock.olep.partitioner import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _HEAD = struct.Struct(">HII")
 
@@ -34,3 +35,17 @@ def unpack(data: bytes) -> list[Outgoing]:
         outgoing.append(Outgoing(data[at:log_end].decode(), data[log_end:key_end], data[key_end:end]))
         at = end
     return outgoing
+
+
+def addressed(
+    outgoing: Iterable[Outgoing], targets: Mapping[str, tuple[str, int]]
+) -> tuple[list[tuple[Any, ...]], list[int]]:
+    """(topic, value, key, partition) of each event, and the number of the last one for each partition."""
+    messages: list[tuple[Any, ...]] = []
+    last_of: dict[tuple[str, int], int] = {}
+    for log, key, value in outgoing:
+        topic, partitions = targets[log]
+        partition = partition_of(key, partitions)
+        last_of[topic, partition] = len(messages)
+        messages.append((topic, value, key, partition))
+    return messages, list(last_of.values())

@@ -72,7 +72,7 @@ def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> O
     consumer.consume(1, 0.2)  # fetching has started before the clock does
     waiting: dict[str, float] = {}
     begin = last = time.perf_counter()
-    encode, partition_of = log.codec.encode, log.partition_of
+    encode = log.codec.encode
     more = True
     try:
         while more or waiting:
@@ -83,7 +83,7 @@ def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> O
                     more = False
                     break
                 key, event = following
-                producer.produce(log.topic, encode(event), key, partition_of(key))
+                producer.produce(log.topic, encode(event), key)  # the client's partitioner is Kafka's, too
                 waiting[event.id] = now
             producer.poll(0)
             messages = consumer.consume(CHUNK, 0) or consumer.consume(1, 0.01)

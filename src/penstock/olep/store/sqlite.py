@@ -109,16 +109,11 @@ class SqliteStore:
         self._loads = {name: f"{_select(table)} {where[name]}" for name, table in self._tables.items()}
 
     def load(self, table: Table[Any], key: Key) -> tuple[Any, ...] | None:
-        try:
-            row: tuple[Any, ...] | None = self._db.execute(
-                self._loads[table.name], table.bound(key)
-            ).fetchone()
-        except sqlite3.Error as error:
-            raise StoreFailed(store=self.name, reason=error) from error
-        return row
+        rows = self._read(self._loads[table.name], table.bound(key))
+        return rows[0] if rows else None
 
     def scan(self, table: Table[Any]) -> Iterable[tuple[Any, ...]]:
-        return self._db.execute(_select(table)).fetchall()
+        return self._read(_select(table))
 
     def claim(self, partitions: int = 0) -> Claim:
         try:
@@ -154,11 +149,11 @@ class SqliteStore:
             raise StoreFailed(store=self.name, reason=error) from error
 
     def position(self) -> int:
-        position: int = self._db.execute("select position from olep_meta").fetchone()[0]
+        position: int = self._read("select position from olep_meta")[0][0]
         return position
 
     def unsent(self) -> list[Unsent]:
-        entries = self._db.execute("select position, events from olep_outbox order by position").fetchall()
+        entries = self._read("select position, events from olep_outbox order by position")
         return [Unsent(position, unpack(events)) for position, events in entries]
 
     def close(self) -> None:
@@ -174,6 +169,12 @@ class SqliteStore:
         finally:
             source.close()
             copy.close()
+
+    def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreFailed(store=self.name, reason=error) from error
 
     def _write(self, batch: Batch) -> None:
         for name, changes in batch.changes.items():

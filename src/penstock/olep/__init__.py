@@ -67,34 +67,11 @@ if TYPE_CHECKING:
     from penstock.olep.testing import Scenario
 
 __all__ = [
-    "NOTHING",
-    "Appender",
-    "Application",
-    "Decision",
-    "DirectoryStorage",
-    "Emit",
-    "Event",
-    "Executor",
-    "Log",
-    "Outcomes",
-    "Pipeline",
-    "Position",
-    "Put",
-    "Reason",
-    "RejectPolicy",
-    "Remove",
-    "Scenario",
-    "SqliteStores",
-    "State",
-    "StateSnapshots",
-    "Table",
-    "Tuning",
-    "Upcasting",
-    "create_log",
-    "end_position",
-    "open_log",
-    "request",
-]
+    "NOTHING", "Appender", "Application", "Decision", "DirectoryStorage", "Emit", "Event", "Executor",
+    "Log", "Outcomes", "Pipeline", "Position", "Put", "Reason", "RejectPolicy", "Remove", "Scenario",
+    "SqliteStores", "State", "StateSnapshots", "Table", "Tuning", "Upcasting", "create_log",
+    "end_position", "open_log", "request",
+]  # fmt: skip
 
 _prefer_compiled(__name__, __path__)
 

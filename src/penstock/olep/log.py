@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _admin: Any = confluent_kafka.admin  # its type stubs do not export everything
 
 CALL_SECONDS: Final = 30.0  # an administrative call
-FETCH_BYTES: Final = 1_000_000  # a broker responds to a fetch at once when it has this much
+FETCH_BYTES: Final = 100_000  # a broker responds to a fetch at once when it has this much
 READ_CHUNK: Final = 1000  # records taken from the client at a time
 
 APPEND_BEFORE = fault_points.declare("olep.append.before", "a request is encoded and not sent")

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from examples.payments.bank import OUTCOME_TYPES
 from penstock.olep.event import request
-from penstock.olep.log import CONSUMER_CONFIG, PRODUCER_CONFIG, end_position
+from penstock.olep.log import CONSUMER_CONFIG, FETCH_BYTES, PRODUCER_CONFIG, end_position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ def pay(log: Log, transfers: Sequence[Transfer], *, in_flight: int) -> Outcome:
 def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> Outcome:
     outcome = Outcome()
     many = in_flight > 1000
-    gather = {"fetch.min.bytes": 100_000, "fetch.wait.max.ms": GATHER_MS} if many else {}
+    gather = {"fetch.min.bytes": FETCH_BYTES, "fetch.wait.max.ms": GATHER_MS} if many else {}
     producer = Producer({**log.config, **PRODUCER_CONFIG, "linger.ms": GATHER_MS if many else 0})
     consumer = Consumer({"group.id": "bench", **log.config, **CONSUMER_CONFIG, **gather})
     tail = end_position(log).of_topic(log.topic, log.topic_id)
@@ -72,7 +72,7 @@ def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> O
     consumer.consume(1, 0.2)  # fetching has started before the clock does
     waiting: dict[str, float] = {}
     begin = last = time.perf_counter()
-    encode, partition_of = log.codec.encode, log.partition_of
+    encode = log.codec.encode
     more = True
     try:
         while more or waiting:
@@ -83,7 +83,7 @@ def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> O
                     more = False
                     break
                 key, event = following
-                producer.produce(log.topic, encode(event), key, partition_of(key))
+                producer.produce(log.topic, encode(event), key)  # the client's partitioner is Kafka's, too
                 waiting[event.id] = now
             producer.poll(0)
             messages = consumer.consume(CHUNK, 0) or consumer.consume(1, 0.01)

@@ -1,4 +1,4 @@
-"""`python -m tools.compile_data_path`: compile the gateway's data path with mypyc.
+"""`python -m tools.compile_data_path`: compile the data path of gateway and OLEP with mypyc.
 
 Needs a C compiler and Python's headers, and prints one line with the outcome. Without them, and if
 compiling fails, the sources run as plain Python. The compiler's output is then kept in `FAILED_FILE`, and

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.olep.application import Application, Decision, Emit, State
-from penstock.olep.codec import payload_problem
+from penstock.olep.encoding import payload_problem
 from penstock.olep.table import Effect, Put, Remove, Table
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _propose(bank: Bank, state: State, event: Event) -> Decision:
         return (), (_to(source, "payment.refused", reason="unknown account"),)
     if account.ceiling is not None and account.balance + amount > account.ceiling:
         return (), (_to(source, "payment.refused", reason="above the destination's ceiling"),)
-    effects, _ = _credit(state, event, "incoming", source, amount)
+    effects, _ = _credit(account, event, "incoming", source, amount)
     return effects, (_to(source, "payment.agreed"),)
 
 
@@ -211,28 +211,26 @@ def _refuse(bank: Bank, state: State, event: Event) -> Decision:
 
 
 def _incoming(bank: Bank, state: State, event: Event) -> Decision:
-    payload = event.payload
-    if state.get(ACCOUNTS, event.key) is None:
+    payload, account = event.payload, state.get(ACCOUNTS, event.key)
+    if account is None:
         back = {"from": event.key, "amount": payload["amount"], "reason": "unknown account"}
         return (), (Emit(ACCOUNTS_LOG, payload["from"], "payment.returned", back),)
-    return _credit(state, event, "incoming", payload["from"], payload["amount"])
+    return _credit(account, event, "incoming", payload["from"], payload["amount"])
 
 
 def _returned(bank: Bank, state: State, event: Event) -> Decision:
-    return _credit(state, event, "returned", event.payload["from"], event.payload["amount"])
+    account = state.get(ACCOUNTS, event.key)
+    assert account is not None, event.key
+    return _credit(account, event, "returned", event.payload["from"], event.payload["amount"])
 
 
 def _fee_incoming(bank: Bank, state: State, event: Event) -> Decision:
-    if state.get(ACCOUNTS, event.key) is None:
-        # The fees account is opened by its first fee.
-        line = ("fee", event.payload["from"], event.payload["amount"])
-        return _booked(event, Account(event.key, 0, 0, None, 0), 0, line), ()
-    return _credit(state, event, "fee", event.payload["from"], event.payload["amount"])
+    # The fees account is opened by its first fee.
+    account = state.get(ACCOUNTS, event.key) or Account(event.key, 0, 0, None, 0)
+    return _credit(account, event, "fee", event.payload["from"], event.payload["amount"])
 
 
-def _credit(state: State, event: Event, kind: str, counterparty: str, amount: int) -> Decision:
-    account = state.get(ACCOUNTS, event.key)
-    assert account is not None, event.key
+def _credit(account: Account, event: Event, kind: str, counterparty: str, amount: int) -> Decision:
     return _booked(event, account, account.balance, (kind, counterparty, amount)), ()
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.errors.olep import EventUnreadable
-from penstock.olep.codec import Codec, JsonCodec, payload_problem
+from penstock.olep.codec import Codec, JsonCodec
+from penstock.olep.encoding import payload_problem
 from penstock.olep.event import Event, Record
 
 CODEC = JsonCodec()

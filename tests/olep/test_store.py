@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -227,6 +228,19 @@ def test_a_file_that_cannot_be_opened_is_named_in_the_error(tmp_path: Path) -> N
     (tmp_path / "pairs-0.sqlite").mkdir()
     with pytest.raises(StoreFailed, match=r"pairs-0\.sqlite"):
         SqliteStores(tmp_path).open(APPLICATION, TOPIC, 0)
+
+
+def test_every_failed_read_of_a_file_names_it(tmp_path: Path) -> None:
+    store = SqliteStores(tmp_path).open(APPLICATION, TOPIC, 0)
+    with sqlite3.connect(store.path) as damaging:
+        for name in (ENTRIES.name, "olep_meta", "olep_outbox"):
+            damaging.execute(f'drop table "{name}"')
+    reads: list[Callable[[], object]] = [
+        lambda: store.load(ENTRIES, 1), lambda: store.scan(ENTRIES), store.position, store.unsent
+    ]  # fmt: skip
+    for read in reads:
+        with pytest.raises(StoreFailed, match=r"pairs-0\.sqlite"):
+            read()
 
 
 def test_a_postgres_that_is_down_is_unavailable() -> None:

@@ -20,6 +20,7 @@ Modules:
   application      what an application declares: `decide`, tables, event types, policies
   codec            events as bytes: JSON, or a codec you write
   deduplication    recognises events that were applied before
+  encoding         the JSON form of events
   event            events and their ids
   executor         runs an application on its share of a log's partitions
   fold             turns a range of records into one batch of rows and events
@@ -49,6 +50,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.wire.compiled import prefer_compiled as _prefer_compiled
+
 if TYPE_CHECKING:
     from penstock.olep.application import NOTHING, Application, Decision, Emit, Reason, RejectPolicy, State
     from penstock.olep.codec import Upcasting
@@ -64,75 +67,27 @@ if TYPE_CHECKING:
     from penstock.olep.testing import Scenario
 
 __all__ = [
-    "NOTHING",
-    "Appender",
-    "Application",
-    "Decision",
-    "DirectoryStorage",
-    "Emit",
-    "Event",
-    "Executor",
-    "Log",
-    "Outcomes",
-    "Pipeline",
-    "Position",
-    "Put",
-    "Reason",
-    "RejectPolicy",
-    "Remove",
-    "Scenario",
-    "SqliteStores",
-    "State",
-    "StateSnapshots",
-    "Table",
-    "Tuning",
-    "Upcasting",
-    "create_log",
-    "end_position",
-    "open_log",
-    "request",
-]
+    "NOTHING", "Appender", "Application", "Decision", "DirectoryStorage", "Emit", "Event", "Executor",
+    "Log", "Outcomes", "Pipeline", "Position", "Put", "Reason", "RejectPolicy", "Remove", "Scenario",
+    "SqliteStores", "State", "StateSnapshots", "Table", "Tuning", "Upcasting", "create_log",
+    "end_position", "open_log", "request",
+]  # fmt: skip
+
+_prefer_compiled(__name__, __path__)
 
 # Imported when first used: a reader of one module needs neither the Kafka client nor the stores.
 _MODULES: Final = {
-    "application": (
-        "Application",
-        "Decision",
-        "Emit",
-        "NOTHING",
-        "Reason",
-        "RejectPolicy",
-        "State",
-    ),
+    "application": ("Application", "Decision", "Emit", "NOTHING", "Reason", "RejectPolicy", "State"),
     "codec": ("Upcasting",),
-    "event": (
-        "Event",
-        "request",
-    ),
-    "executor": (
-        "Executor",
-        "Tuning",
-    ),
-    "log": (
-        "Appender",
-        "Log",
-        "create_log",
-        "end_position",
-        "open_log",
-    ),
+    "event": ("Event", "request"),
+    "executor": ("Executor", "Tuning"),
+    "log": ("Appender", "Log", "create_log", "end_position", "open_log"),
     "outcome": ("Outcomes",),
     "pipeline": ("Pipeline",),
     "position": ("Position",),
-    "state_snapshot": (
-        "DirectoryStorage",
-        "StateSnapshots",
-    ),
+    "state_snapshot": ("DirectoryStorage", "StateSnapshots"),
     "store.sqlite": ("SqliteStores",),
-    "table": (
-        "Put",
-        "Remove",
-        "Table",
-    ),
+    "table": ("Put", "Remove", "Table"),
     "testing": ("Scenario",),
 }
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}

@@ -19,10 +19,10 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.model.errors.olep import ApplicationInvalid, VersionMissing
-from penstock.olep.event import RESERVED, Event
+from penstock.olep.event import RESERVED, Event, Value
 from penstock.olep.table import Effect, Key, Row, Table
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,39}")
@@ -35,7 +35,7 @@ class State(Protocol):
     def get(self, table: Table[Row], key: Key) -> Row | None: ...
 
 
-class Emit(NamedTuple):
+class Emit(Value, frozen=True):
     """An event to append to the log named `log`, under `key`."""
 
     log: str

@@ -7,21 +7,18 @@ The JSON form starts with the type, which makes `type_of` cheap:
 
     {"type":"payment.requested","id":"r-17","v":1,"time":1700000000000,"payload":{…}}
 
-An event with a cause has `cause` and `request` before `time`.
+An event with a cause ends with `cause` and `request`.
 """
 
 from __future__ import annotations
 
-import json.encoder
 from collections.abc import Callable, Mapping
-from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.model.errors.olep import EventUnreadable
-from penstock.olep.event import DERIVED, REQUEST_ID_LENGTH_MAX, Event, derived_id
+from penstock.olep import encoding
+from penstock.olep.event import Event, derived_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
 Upcaster = Callable[[Mapping[str, Any]], Mapping[str, Any]]  # of payloads, one version up
 EVENT_BYTES_MAX: Final = 1_000_000  # below the default of Kafka's message.max.bytes
 _PREFIX: Final = b'{"type":"'
-_ID_LENGTH_MAX: Final = REQUEST_ID_LENGTH_MAX + 200  # a derived id is longer than a request's
 
 
 class Codec(Protocol):
@@ -43,8 +39,10 @@ class Codec(Protocol):
         """The events of a decision, with ids derived from its cause. Optional: calls `encode` by default."""
         ids = (derived_id(stream, cause.offset, index) for index in range(len(emits)))
         return [
-            self.encode(Event(event_id, kind, payload, version, cause.id, cause.request, cause.time))
-            for event_id, (_, _, kind, payload, version) in zip(ids, emits)
+            self.encode(
+                Event(event_id, each.type, each.payload, each.version, cause.id, cause.request, cause.time)
+            )
+            for event_id, each in zip(ids, emits)
         ]
 
     def decode(self, value: bytes, key: str, partition: int, offset: int) -> Event:
@@ -69,87 +67,12 @@ class Codec(Protocol):
         return lambda records: [*filter(is_worth_decoding, records)]
 
 
-class _Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The JSON form, with its fields in the order they are written."""
-
-    type: Annotated[str, msgspec.Meta(min_length=1)]
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=_ID_LENGTH_MAX)]
-    v: Annotated[int, msgspec.Meta(ge=1)]
-    cause: str | None = None
-    request: str | None = None
-    time: int
-    payload: dict[str, Any]
-
-
-def _refuse(value: object) -> NoReturn:
-    raise TypeError(f"JSON cannot represent a {type(value).__name__}")
-
-
-_PLAIN: Final = frozenset({str, int, bool, type(None)})
-_strict: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_refuse)
-_encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(_Envelope).decode
-# Without Event's __new__, which is Python code.
-_event: Final[Callable[[tuple[Any, ...]], Event]] = partial(tuple.__new__, Event)
-
-
-def _payload(payload: Mapping[str, Any]) -> Any:
-    """The payload, or its bytes from the standard library's strict encoder.
-
-    msgspec would write NaN as null, a set in any order and bytes as text, so it gets plain values only."""
-    if payload.__class__ is dict and _PLAIN.issuperset(map(type, payload.values())):
-        return payload
-    return msgspec.Raw(_strict.encode(payload).encode())
-
-
 class JsonCodec(Codec):
     """Strict UTF-8 JSON: no NaN, no missing fields, only the documented types."""
 
-    def encode(self, event: Event) -> bytes:
-        event_id, kind, payload, version, cause, request, time, *_ = event
-        return _encode(
-            _Envelope(
-                type=kind,
-                id=event_id,
-                v=version,
-                cause=cause,
-                request=None if cause is None else request,
-                time=time,
-                payload=_payload(payload),
-            )
-        )
-
-    def encode_caused(self, stream: str, cause: Event, emits: Sequence[Emit]) -> list[bytes]:
-        """Equals `encode` of each event, without creating the events."""
-        cause_id, request, time, prefix = cause.id, cause.request, cause.time, f"{stream}.{cause.offset}."
-        return [
-            _encode(
-                _Envelope(
-                    type=kind,
-                    id=f"{prefix}{index}",
-                    v=version,
-                    cause=cause_id,
-                    request=request,
-                    time=time,
-                    payload=_payload(payload),
-                )
-            )
-            for index, (_, _, kind, payload, version) in enumerate(emits)
-        ]
-
-    def decode(self, value: bytes, key: str, partition: int, offset: int) -> Event:
-        try:
-            envelope = _decode(value)
-        except RecursionError:
-            raise EventUnreadable(reason="it is nested too deeply") from None
-        except ValueError as error:
-            raise EventUnreadable(reason=f"not a JSON event: {error}") from None
-        event_id, cause = envelope.id, envelope.cause
-        if cause is None and event_id[0] == DERIVED:
-            raise EventUnreadable(reason="a derived id without a cause")
-        request = envelope.request or event_id
-        kind, payload, time = envelope.type, envelope.payload, envelope.time
-        return _event((event_id, kind, payload, envelope.v, cause, request, time, key, partition, offset))
+    encode = staticmethod(encoding.encode)
+    encode_caused = staticmethod(encoding.encode_caused)
+    decode = staticmethod(encoding.decode)
 
     def type_of(self, value: bytes) -> bytes | None:
         if value.startswith(_PREFIX):
@@ -164,7 +87,7 @@ class JsonCodec(Codec):
         return lambda records: [
             record
             for record in records
-            if (value := record[2]) is None or value.startswith(prefixes) or not value.startswith(_PREFIX)
+            if (value := record.value) is None or value.startswith(prefixes) or not value.startswith(_PREFIX)
         ]
 
 
@@ -212,26 +135,3 @@ class Upcasting(Codec):
 def _prefixes(types: Collection[str]) -> tuple[bytes, ...]:
     """The bytes with which events of these types start."""
     return tuple(_PREFIX + kind.encode() + b'"' for kind in types)
-
-
-def decode_record(codec: Codec, partition: int, record: Record, offset: int) -> Event:
-    """The event of a record, as if it had this offset. Raises EventUnreadable."""
-    if record.value is None:
-        raise EventUnreadable(reason="it has no value")
-    try:
-        key = record.key.decode() if record.key else ""
-    except UnicodeDecodeError:
-        raise EventUnreadable(reason="its key is not UTF-8") from None
-    return codec.decode(record.value, key, partition, offset)
-
-
-def payload_problem(event: Event, fields: Mapping[str, type[Any]]) -> str | None:
-    """What is wrong with a payload that must have exactly these fields, or None."""
-    payload = event.payload
-    for name, kind in fields.items():
-        value = payload.get(name)
-        if value.__class__ is not kind:
-            return f"`{name}` is {value!r}, expected {kind.__name__}"
-    if len(payload) == len(fields):
-        return None
-    return f"unknown field `{min(payload.keys() - fields.keys())}`"

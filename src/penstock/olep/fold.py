@@ -8,9 +8,9 @@ event retries it. The retry is an event of the log like any other, so state rema
 A batch is a value. It takes effect only when a store commits it, and how records are divided into batches
 does not change the result.
 
-A range is folded in three passes: decode all records, decide, encode the emitted events. A decision whose
-events cannot be encoded is thus detected after its rows were applied. The batch is then discarded and
-folded again: each decision is then checked and its events encoded before its rows are applied.
+Events are encoded before the rows of their decision are applied, so that a decision is applied as a whole
+or rejected as a whole. Should applying rows fail nevertheless, for example for a key that cannot be hashed,
+the batch is discarded and folded again, and the rows of each decision are checked before they are applied.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from penstock.model.errors.olep import (
     VersionMissing,
 )
 from penstock.olep.application import Emit, Reason, RejectPolicy
-from penstock.olep.codec import EVENT_BYTES_MAX, decode_record
+from penstock.olep.codec import EVENT_BYTES_MAX
 from penstock.olep.deduplication import MARKS, SEEN, Deduplication, version_of
+from penstock.olep.encoding import decode_record
 from penstock.olep.event import (
     EVENTS_PER_DECISION_MAX,
     REJECTED,
@@ -108,8 +109,6 @@ class Batch:
     repeated: int = 0
     rejected: int = 0
     stopped: PenstockError | None = None  # why the batch ends before the last record
-    # `outgoing` before encoding, with its causes.
-    emitted: list[tuple[Event, Sequence[Emit]]] = field(default_factory=list)
 
 
 class Fold:
@@ -128,7 +127,6 @@ class Fold:
         self._newest = application
         self.source = source
         self._codec = codec
-        self._decode = partial(decode_record, codec, source.partition)
         self._reader = reader
         self._stream = stream_of(application.name, source.topic_id, source.partition)
         self._checked_first = CHECKED_FIRST if purity_checks is PurityChecks.SAMPLED else 0
@@ -150,7 +148,7 @@ class Fold:
         a batch, so that only the event at fault is rejected."""
         self._strict = self._checks_first = strict
         try:
-            return self._encode_all(self._decide_all(records, position))
+            return self._fold(records, position)
         except StoreFailed:
             raise
         except Exception:
@@ -158,24 +156,17 @@ class Fold:
                 raise
             self.discard()
             self._checks_first = True
-            return self._encode_all(self._decide_all(records, position))
+            return self._fold(records, position)
 
-    def _decide_all(self, records: Sequence[Record], position: int) -> Batch:
+    def _fold(self, records: Sequence[Record], position: int) -> Batch:
         batch = Batch(position, records[-1].offset + 1 if records else position, {}, {})
-        process_one = self._process_one
-        events = [*map(self._decode_or_error, records)]
-        for index, record in enumerate(records):
-            event = events[index]
-            if event is None:
-                continue
+        for record in records:
             try:
-                if process_one(record, event, batch):
-                    # The new version may handle types that the one before ignored.
-                    events[index + 1 :] = map(self._decode_or_error, records[index + 1 :])
+                self._process_one(record, batch)
             except (EventRejected, DecideImpure, VersionMissing) as stop:
                 batch.position, batch.stopped = record.offset, stop
                 break
-        return batch
+        return self._completed(batch)
 
     def reject(self, record: Record, position: int, detail: str) -> Batch:
         """A batch that rejects this one record, because the store cannot store its decision."""
@@ -184,7 +175,7 @@ class Fold:
         if not self._suppress(event, batch):
             self._reject(record, event, Reason.INVALID, detail, batch)
             self._deduplication.record(event)
-        return self._encode_all(batch)
+        return self._completed(batch)
 
     def committed(self) -> None:
         """Called when the batch was committed."""
@@ -210,41 +201,34 @@ class Fold:
         self._is_ignored = self._codec.type_matcher(application.ignores)
         self._logs = frozenset({*application.logs, self.source.log})
 
-    def _encode_all(self, batch: Batch) -> Batch:
-        if self._rows.failure is not None:
-            # `decide` may have caught it, or was rejected for it.
-            raise self._rows.failure
-        for event, emits in batch.emitted:
-            batch.outgoing += self._encoded(event, emits)
+    def _completed(self, batch: Batch) -> Batch:
         rows = self._rows
+        if rows.failure is not None:
+            # `decide` may have caught it, or was rejected for it.
+            raise rows.failure
         batch.changes, batch.appends = rows.changes, rows.appends
         for table, changed in self._deduplication.changes().items():
             batch.changes[table].update(changed)
         return batch
 
-    def _decode_or_error(self, record: Record) -> Event | EventUnreadable | None:
-        """The event, or why it is unreadable; None if it needs no decision."""
+    def _decode(self, record: Record, offset: int) -> Event:
+        return decode_record(self._codec, self.source.partition, record, offset)
+
+    def _process_one(self, record: Record, batch: Batch) -> None:
         # An application's own events come back to it; in a bank they are a third of all. Skip the decoding.
         if record.value is not None and self._is_ignored(record.value):
-            return None
+            return
         try:
-            return self._decode(record, record.offset)
-        except EventUnreadable as error:
-            return error
-
-    def _process_one(self, record: Record, event: Event | EventUnreadable, batch: Batch) -> bool:
-        """Whether another version of the application decides from here on."""
-        try:
-            if isinstance(event, EventUnreadable):
-                raise event
+            event = self._decode(record, record.offset)
             kind = event.type
             if kind == VERSION:
-                return self._change_version(event)
+                self._change_version(event)
+                return
             if self._suppress(event, batch):
-                return False
+                return
         except EventUnreadable as error:
             self._reject(record, None, Reason.UNREADABLE, error.message, batch)
-            return False
+            return
         if (newest := self._handles.get(kind)) is not None:
             self._apply(record, event, newest, batch)
         elif kind == RETRY:
@@ -252,18 +236,15 @@ class Fold:
         elif kind not in self._ignored and not kind.startswith(RESERVED):
             self._reject(record, event, Reason.UNKNOWN_TYPE, kind, batch)
         self._deduplication.record(event)
-        return False
 
-    def _change_version(self, event: Event) -> bool:
+    def _change_version(self, event: Event) -> None:
         """Executors may announce a version several times: only the first one counts."""
-        version = event.payload.get("version")
-        if event.payload.get("application") != self.application.name or version.__class__ is not int:
-            return False
-        if version <= self.application.version:
-            return False
-        self._adopt(self._newest.of_version(version))
-        self._deduplication.record_version(version, self.application.window)
-        return True
+        name, version = event.payload.get("application"), event.payload.get("version")
+        if name != self.application.name or version.__class__ is not int:
+            return
+        if version > self.application.version:
+            self._adopt(self._newest.of_version(version))
+            self._deduplication.record_version(version, self.application.window)
 
     def _suppress(self, event: Event, batch: Batch) -> bool:
         """Whether the event is a repeat. A repeated request gets an event with its first offset."""
@@ -272,7 +253,7 @@ class Fold:
         if (first := self._deduplication.first(event.id)) is not None:
             # The client that repeats a request waits for its outcome, which was emitted before.
             repeat = Emit(self.source.log, event.key, REPEATED, {"offset": first})
-            batch.emitted.append((event, (repeat,)))
+            batch.outgoing += self._encoded(event, (repeat,))
         batch.repeated += 1
         return True
 
@@ -291,14 +272,13 @@ class Fold:
         except Exception as error:  # noqa: BLE001 - any exception of the application rejects the event
             return self._reject(record, event, Reason.RAISED, f"{type(error).__name__}: {error}", batch)
         try:
-            if self._checks_first and emits:
-                self._encoded(event, emits)
+            outgoing = self._encoded(event, emits) if emits else None
             self._check(effects)
         except Exception as error:  # noqa: BLE001 - what a decision contains may be of any type
             return self._reject(record, event, Reason.INVALID, str(error), batch)
         self._rows.apply(effects)
-        if emits:
-            batch.emitted.append((event, emits))
+        if outgoing:
+            batch.outgoing += outgoing
         batch.decided += 1
         return True
 
@@ -314,13 +294,13 @@ class Fold:
         for effect in effects:
             if effect.__class__ is not Put and effect.__class__ is not Remove:
                 self._invalid(f"{effect!r:.80} is neither Put nor Remove")
-            if effect[0].name not in declared:
-                self._invalid(f"the table `{effect[0].name}` is not declared")
+            if effect.table.name not in declared:
+                self._invalid(f"the table `{effect.table.name}` is not declared")
         if self._checks_first:
             for effect in effects:
-                hash(effect[0].key_of(effect[1]) if effect.__class__ is Put else effect[1])
+                hash(effect.table.key_of(effect.row) if effect.__class__ is Put else effect.key)
                 if self._strict and effect.__class__ is Put:
-                    check_row(*effect)
+                    check_row(effect.table, effect.row)
 
     def _encoded(self, event: Event, emits: Sequence[Emit]) -> list[Outgoing]:
         """Events with derived ids, as bytes. They carry the request and time of their cause."""
@@ -352,7 +332,7 @@ class Fold:
         self._rows.apply((Put(REJECTED_EVENTS, row),))
         if event is not None:
             payload = {"reason": reason, "detail": detail, "offset": record.offset}
-            batch.emitted.append((event, (Emit(self.source.log, event.key, REJECTED, payload),)))
+            batch.outgoing += self._encoded(event, (Emit(self.source.log, event.key, REJECTED, payload),))
         batch.rejected += 1
         return False
 

@@ -12,7 +12,6 @@ import time
 from bisect import bisect_left
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,8 +44,6 @@ _admin: Any = confluent_kafka.admin  # its type stubs do not export everything
 CALL_SECONDS: Final = 30.0  # an administrative call
 FETCH_BYTES: Final = 100_000  # a broker responds to a fetch at once when it has this much
 READ_CHUNK: Final = 1000  # records taken from the client at a time
-# Without Record's __new__, which is Python code.
-_record: Final[Callable[[tuple[Any, ...]], Record]] = partial(tuple.__new__, Record)
 
 APPEND_BEFORE = fault_points.declare("olep.append.before", "a request is encoded and not sent")
 APPEND_AFTER = fault_points.declare("olep.append.after", "a request is acknowledged, its caller not notified")
@@ -280,11 +277,11 @@ def by_partition(
             offset: int = message.offset()  # type: ignore[assignment]  # likewise
             if partition != last:
                 fetched, last = records.setdefault(partition, []), partition
-            if not fetched or offset <= fetched[-1][0]:  # the first one, or a step back
+            if not fetched or offset <= fetched[-1].offset:  # the first one, or a step back
                 if offset < position_of(partition):
                     continue
                 del fetched[bisect_left(fetched, offset, key=attrgetter("offset")) :]
-            fetched.append(_record((offset, message.key(), message.value())))
+            fetched.append(Record(offset, message.key(), message.value()))
         elif error.code() == KafkaError._PARTITION_EOF:
             ends[partition] = partition_and_offset(message)[1]
         elif error.code() != KafkaError._MAX_POLL_EXCEEDED and not error.retriable():

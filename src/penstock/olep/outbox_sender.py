@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException, Producer
 from penstock.model import fault_points
 from penstock.model.errors.olep import LogUnavailable
 from penstock.olep.log import PRODUCER_CONFIG
-from penstock.olep.partitioner import partition_of
+from penstock.olep.outbox import addressed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,17 +100,11 @@ class OutboxSender:
         fault_points.reach(SEND_BEFORE)
         in_flight.pending.append(batch)
         in_flight.events += len(batch.outgoing)
-        targets, produce = self._targets, self._producer.produce
-        messages: list[tuple[Any, ...]] = []
-        last_of: dict[tuple[str, int], int] = {}
-        for log, key, value in batch.outgoing:
-            topic, partitions = targets[log]
-            partition = partition_of(key, partitions)
-            last_of[topic, partition] = len(messages)
-            messages.append((topic, value, key, partition))
-        batch.unacknowledged = len(last_of)
+        produce = self._producer.produce
+        messages, last = addressed(batch.outgoing, self._targets)
+        batch.unacknowledged = len(last)
         report = partial(self._delivered, in_flight, batch)
-        for number in last_of.values():
+        for number in last:
             messages[number] += (report,)
         half = len(messages) // 2
         for number, message in enumerate(messages):

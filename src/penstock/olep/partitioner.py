@@ -7,12 +7,13 @@ would move keys away from their history.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
+_HASHES_MAX: Final = 1 << 17
+_hashes: dict[bytes, int] = {}  # of recent keys; a dictionary costs half of what `lru_cache` does
 
 
 def murmur2(data: bytes) -> int:
@@ -29,6 +30,10 @@ def murmur2(data: bytes) -> int:
     return value ^ value >> 15
 
 
-@lru_cache(maxsize=1 << 17)
 def partition_of(key: bytes, partitions: int) -> int:
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    value = _hashes.get(key)
+    if value is None:
+        if len(_hashes) >= _HASHES_MAX:
+            _hashes.clear()
+        value = _hashes[key] = murmur2(key) & 0x7FFFFFFF
+    return value % partitions

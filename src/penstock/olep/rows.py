@@ -59,15 +59,16 @@ class Rows:
         """Applies effects. Their tables must have been checked."""
         cache, changes = self._cache, self.changes
         for effect in effects:
-            table, what = effect
+            table = effect.table
             name = table.name
-            if effect.__class__ is Remove:
-                cache[name][what] = changes[name][what] = None
+            if isinstance(effect, Remove):
+                cache[name][effect.key] = changes[name][effect.key] = None
             elif table.append_only:
-                self.appends[name].append(what)
+                self.appends[name].append(effect.row)
             else:
-                key = table.key_of(what)
-                cache[name][key] = changes[name][key] = what
+                row = effect.row
+                key = table.key_of(row)
+                cache[name][key] = changes[name][key] = row
 
     def committed(self) -> None:
         """Called when the store has committed the changes."""

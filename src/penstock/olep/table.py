@@ -29,6 +29,8 @@ from typing import (
     get_type_hints,
 )
 
+import msgspec
+
 from penstock.model.errors.olep import ApplicationInvalid, DecisionInvalid
 
 if TYPE_CHECKING:
@@ -87,14 +89,14 @@ class Table(Generic[Row]):
         return [None if value is None else column.type(value) for column, value in zip(self.columns, row)]
 
 
-class Put(NamedTuple):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Writes a row, replacing the row with the same key."""
 
     table: Table[Any]
     row: tuple[Any, ...]
 
 
-class Remove(NamedTuple):
+class Remove(msgspec.Struct, frozen=True, gc=False):
     """Removes the row with this key, if there is one."""
 
     table: Table[Any]

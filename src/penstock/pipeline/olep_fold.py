@@ -56,7 +56,8 @@ class FoldProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802,N803 - the API's names
         partition = int(key[0])
-        records = sorted((Record(row.offset, row.key, row.value) for row in rows), key=lambda r: r.offset)
+        read = (Record(row.offset, _bytes(row.key), _bytes(row.value)) for row in rows)
+        records = sorted(read, key=lambda record: record.offset)
         task, reader = self.task, MapReader(self._maps)
         source = Source(task.log, task.topic_id, partition)
         fold = Fold(task.application, source, task.codec, reader, purity_checks=PurityChecks.NEVER)
@@ -117,3 +118,8 @@ def _tagged(value: bytes) -> dict[str, str]:
 
 def decode_row(text: str) -> tuple[Any, ...]:
     return tuple(json.loads(text, object_hook=lambda tagged: base64.b64decode(tagged[_BYTES])))
+
+
+def _bytes(value: bytes | bytearray | None) -> bytes | None:
+    """Binary values as `bytes`: Spark may pass a `bytearray`, which the compiled fold refuses."""
+    return None if value is None else bytes(value)

@@ -1,4 +1,4 @@
-"""Run the gateway's data path as machine code where `make setup` has compiled it.
+"""Run the data path of the gateway and of OLEP as machine code where `make setup` has compiled it.
 
 `tools.compile_data_path` compiles the modules listed here with mypyc into a folder inside the package.
 A package with such modules calls `prefer_compiled` before anything is imported from it. Its imports then
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableSequence
 
-# The modules every frame passes through. mypyc turns their classes into structs, so a class declares all
-# of its attributes and has no base class from another package.
+# The modules every frame of a connection, or every event of a log, passes through. mypyc turns their classes
+# into structs, so a class declares all of its attributes and has no base class from another package.
 MODULES: Final = (
     "penstock.wire.fetch_fast_path",
     "penstock.wire.splice",
@@ -29,6 +29,12 @@ MODULES: Final = (
     "penstock.gateway.session",
     "penstock.gateway.throttled_session",
     "penstock.gateway.topic_ids",
+    "penstock.olep.deduplication",
+    "penstock.olep.encoding",
+    "penstock.olep.fold",
+    "penstock.olep.outbox",
+    "penstock.olep.partitioner",
+    "penstock.olep.rows",
 )
 VARIABLE: Final = "PENSTOCK_DATA_PATH"  # "python" runs the sources even if compiled code is there
 SOURCES_FILE: Final = "sources"  # size, modification time, digest and path of each compiled source

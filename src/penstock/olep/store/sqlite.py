@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +33,7 @@ from penstock.olep.store import (
 from penstock.olep.table import COLUMN_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.olep.application import Application
@@ -100,65 +100,49 @@ class SqliteStore:
         self._epoch = 0
         try:
             self._db = connect(path, synchronous, WAL_PAGES)
-            self._create()
         except sqlite3.Error as error:
             raise StoreFailed(store=self.name, reason=error) from error
+        self._create()
         self._upserts = {name: _upsert(table) for name, table in self._tables.items()}
         where = {name: f"where {same_key(table)}" for name, table in self._tables.items()}
         self._removes = {name: f'delete from "{name}" {where[name]}' for name in self._tables}
         self._loads = {name: f"{_select(table)} {where[name]}" for name, table in self._tables.items()}
 
     def load(self, table: Table[Any], key: Key) -> tuple[Any, ...] | None:
-        try:
-            row: tuple[Any, ...] | None = self._db.execute(
-                self._loads[table.name], table.bound(key)
-            ).fetchone()
-        except sqlite3.Error as error:
-            raise StoreFailed(store=self.name, reason=error) from error
-        return row
+        rows = self._read(self._loads[table.name], table.bound(key))
+        return rows[0] if rows else None
 
     def scan(self, table: Table[Any]) -> Iterable[tuple[Any, ...]]:
-        return self._db.execute(_select(table)).fetchall()
+        return self._read(_select(table))
 
     def claim(self, partitions: int = 0) -> Claim:
-        try:
-            self._db.execute("begin immediate")
+        with self._transaction():
             position, epoch, known = self._db.execute(
                 "update olep_meta set epoch = epoch + 1, partitions = iif(partitions = 0, ?, partitions)"
                 " returning position, epoch, partitions",
                 (partitions,),
             ).fetchone()
             if partitions not in {0, known}:
-                self._rollback()
                 raise log_grown(self._application, self.name, known, partitions)
-            self._db.execute("commit")
-        except sqlite3.Error as error:
-            self._rollback()
-            raise StoreFailed(store=self.name, reason=error) from error
         self._epoch = epoch
         return Claim(position, epoch)
 
     def commit(self, batch: Batch, *, sent: int) -> None:
         fault_points.reach(COMMIT_BEFORE)
         try:
-            self._db.execute("begin immediate")
-            self._write(batch)
-            fault_points.reach(COMMIT_INSIDE)
-            self._advance(batch, sent)
-            self._db.execute("commit")
+            with self._transaction():
+                self._write(batch)
+                fault_points.reach(COMMIT_INSIDE)
+                self._advance(batch, sent)
         except DATA_ERRORS as error:
-            self._rollback()
             raise RowsRefused(str(error)) from error
-        except sqlite3.Error as error:
-            self._rollback()
-            raise StoreFailed(store=self.name, reason=error) from error
 
     def position(self) -> int:
-        position: int = self._db.execute("select position from olep_meta").fetchone()[0]
+        position: int = self._read("select position from olep_meta")[0][0]
         return position
 
     def unsent(self) -> list[Unsent]:
-        entries = self._db.execute("select position, events from olep_outbox order by position").fetchall()
+        entries = self._read("select position, events from olep_outbox order by position")
         return [Unsent(position, unpack(events)) for position, events in entries]
 
     def close(self) -> None:
@@ -174,6 +158,12 @@ class SqliteStore:
         finally:
             source.close()
             copy.close()
+
+    def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreFailed(store=self.name, reason=error) from error
 
     def _write(self, batch: Batch) -> None:
         for name, changes in batch.changes.items():
@@ -208,12 +198,10 @@ class SqliteStore:
         )
         if advanced.rowcount != 1:
             actual = self._db.execute("select epoch, position from olep_meta").fetchone()
-            self._rollback()
             raise fenced(self, (self._epoch, batch.start), actual)
 
     def _create(self) -> None:
-        self._db.execute("begin immediate")
-        try:
+        with self._transaction():
             for statement in filter(str.strip, _INTERNAL_SCHEMA.split(";")):
                 self._db.execute(statement)
             for table in self._tables.values():
@@ -223,10 +211,6 @@ class SqliteStore:
             self._db.execute("insert or ignore into olep_meta values (1, ?, ?, ?, ?, 0, 0, 0)", expected)
             query = "select application, topic_id, partition, tables from olep_meta"
             stored = self._db.execute(query).fetchone()
-            self._db.execute("commit")
-        except sqlite3.Error:
-            self._rollback()
-            raise
         self._compare(stored, expected)
 
     def _compare(self, stored: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
@@ -237,9 +221,18 @@ class SqliteStore:
             raise log_replaced(self._application, self.name, stored[1], expected[1])
         raise StoreMismatch(store=self.name, actual=_described(stored), expected=_described(expected))
 
-    def _rollback(self) -> None:
-        if self._db.in_transaction:
-            self._db.execute("rollback")
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("begin immediate")
+            yield
+            self._db.execute("commit")
+        except BaseException as error:
+            if self._db.in_transaction:
+                self._db.execute("rollback")
+            if isinstance(error, sqlite3.Error) and not isinstance(error, DATA_ERRORS):
+                raise StoreFailed(store=self.name, reason=error) from error
+            raise
 
 
 def position_of(path: Path) -> tuple[str, int] | None:

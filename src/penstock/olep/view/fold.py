@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.model.errors.olep import DecisionInvalid, EventUnreadable
 from penstock.model.errors.views import ViewEventRefused
 from penstock.olep.application import Reason, RejectPolicy
-from penstock.olep.codec import decode_record
 from penstock.olep.deduplication import Deduplication
+from penstock.olep.encoding import decode_record
 from penstock.olep.fold import DETAIL_LENGTH_MAX
 from penstock.olep.rows import CACHED_ROWS_MAX
 from penstock.olep.table import Put, check_row, storable
@@ -153,20 +153,20 @@ class ViewFold:
     def _apply(self, effects: Sequence[Effect], offset: int) -> None:
         """Applies all effects or, if one is invalid, none."""
         try:
-            targets = [self._targets[effect[0]] for effect in effects]
+            targets = [self._targets[effect.table] for effect in effects]
         except KeyError as error:
             reason = f"the table `{error.args[0].name}` is not declared"
             raise DecisionInvalid(application=self.projection.name, reason=reason) from None
         if self._strict:
             for effect in effects:
                 if effect.__class__ is Put:
-                    check_row(*effect)
+                    check_row(effect.table, effect.row)
         for (key_of, cache, append), effect in zip(targets, effects):
-            row = effect[1]
-            if effect.__class__ is Put:
+            if isinstance(effect, Put):
+                row = effect.row
                 key = key_of(row)
             else:
-                key, row = row, None
+                key, row = effect.key, None
             if cache is not None:
                 cache[key] = row
             append(_version((offset, key, row)))

@@ -27,7 +27,7 @@ from penstock.fleet.certificates import load_authority, load_platform_key
 from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
 from penstock.gateway.config import ServiceAccount, Tenant
-from penstock.gateway.tenant_provisioning import provision
+from penstock.gateway.tenancy.tenant_provisioning import provision
 from penstock.kafka.admin import topics
 from penstock.kafka.client import Client
 from penstock.model.api_keys import hashed

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.control.api.app import make_api
-from penstock.gateway.apis import table
+from penstock.gateway.connection.states import NEXT, State
+from penstock.gateway.tenancy.apis import table
 from penstock.model.errors import RANGES, PenstockError, area_of, catalogue
 from penstock.wire.definitions import load
 from tests.gateway.tables import TABLES, WORDS
@@ -124,10 +125,34 @@ CLAIMS_END = "<!-- claims: end -->\n"
 
 
 def architecture_page() -> str:
-    """The page as it is, with the tables of claims between its two markers generated again."""
-    before, rest = (ROOT / ARCHITECTURE).read_text(encoding="utf-8").split(CLAIMS_BEGIN)
-    _, after = rest.split(CLAIMS_END)
-    return before + CLAIMS_BEGIN + claim_tables() + CLAIMS_END + after
+    """The page as it is, with the tables of claims generated again."""
+    return between(ARCHITECTURE, CLAIMS_BEGIN, CLAIMS_END, claim_tables())
+
+
+def between(page: str, begin: str, end: str, generated: str) -> str:
+    """A page with the text between its two markers replaced."""
+    before, rest = (ROOT / page).read_text(encoding="utf-8").split(begin)
+    _, after = rest.split(end)
+    return before + begin + generated + end + after
+
+
+GATEWAY = "docs/gateway.md"
+STATES_BEGIN = "<!-- states: `python -m tools.reference` generates everything up to the end marker -->\n"
+STATES_END = "<!-- end of states -->\n"
+
+
+def gateway_page() -> str:
+    """The page as it is, with the table of a connection's states generated again."""
+    return between(GATEWAY, STATES_BEGIN, STATES_END, state_table())
+
+
+def state_table() -> str:
+    """Each state of a connection, and where each event leads from it."""
+    rows = ["| state | events |", "|---|---|"]
+    for state in State:
+        events = [f"{event} → {after}" for (before, event), after in NEXT.items() if before is state]
+        rows.append(f"| {state} | {', '.join(events)} |")
+    return "\n".join(rows) + "\n"
 
 
 def claim_tables() -> str:
@@ -155,6 +180,7 @@ def claim_row(claim: Claim) -> str:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     ARCHITECTURE: architecture_page,
+    GATEWAY: gateway_page,
     "docs/errors.md": errors_page,
     "docs/openapi.json": openapi_page,
     "docs/gateway-apis.md": apis_page,

@@ -32,7 +32,7 @@ from tests.kafka.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.gateway.server import Gateway
+    from penstock.gateway.process.server import Gateway
     from tests.control.conftest import PlaneHarness
     from tests.harness.fleet import Fleet
 

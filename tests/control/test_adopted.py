@@ -21,7 +21,7 @@ from penstock.fleet.adoption import Adopted, Target, adopt, load_adopted
 from penstock.fleet.capabilities import Capability, ClusterProbe, capability_table
 from penstock.fleet.layout import Layout
 from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
-from penstock.gateway.tenant_source import GATEWAY_USER
+from penstock.gateway.process.tenant_source import GATEWAY_USER
 from penstock.kafka.admin import topics, users
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security

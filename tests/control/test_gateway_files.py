@@ -10,9 +10,9 @@ from penstock.control import decisions
 from penstock.control.physical.gateway_files import GatewayFile
 from penstock.fleet.certificates import load_platform_key
 from penstock.gateway.config import GatewayConfig
-from penstock.gateway.server import Gateway
+from penstock.gateway.process.server import Gateway
+from penstock.gateway.process.tenant_source import StateSource, enforced_by, state_source, tenant_of
 from penstock.gateway.settings import GatewaySettings, TenantsFrom, parse_gateway, read_gateway_file
-from penstock.gateway.tenant_source import StateSource, enforced_by, state_source, tenant_of
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
 from penstock.kafka.partition_log import read

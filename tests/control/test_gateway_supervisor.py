@@ -15,7 +15,7 @@ from penstock.control.physical.gateway_files import GATEWAY_FILE
 from penstock.control.physical.gateway_supervisor import GatewaySupervisor, stop_gateway
 from penstock.control.physical.local import DEDICATED, LocalProvisioner, stop_dedicated
 from penstock.fleet.layout import Layout
-from penstock.gateway.run_file import running
+from penstock.gateway.process.run_file import running
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.entities import PhysicalCluster, Tenancy

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from penstock.gateway.apis import Treatment, treatment
+from penstock.gateway.tenancy.apis import Treatment, treatment
 from penstock.wire.codec import encode
 from penstock.wire.definitions import STRUCT, load
 from penstock.wire.field_rules import Kind, is_endpoint, rule_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.gateway import apis
+from penstock.gateway.tenancy import apis
 from penstock.kafka.connection import Connection
 from penstock.wire.definitions import load
 from penstock.wire.plans import Direction

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from penstock.gateway.apis import DENIALS, served_versions
-from penstock.gateway.server import Gateway
+from penstock.gateway.process.server import Gateway
+from penstock.gateway.tenancy.apis import DENIALS, served_versions
 from penstock.kafka.admin import acls, configs, group_offsets, offsets, topics
 from penstock.kafka.admin.acls import AclFilter
 from penstock.kafka.admin.configs import Resource, ResourceKind
@@ -31,7 +31,6 @@ from tests.harness.gateway import wait_for_topic
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.gateway.tenant_names import Outward
     from tests.harness.fleet import Fleet
     from tests.harness.gateway import Access, RunningGateway
 
@@ -337,9 +336,9 @@ async def test_another_tenants_names_reach_nothing_in_any_api(
 class _Unrenamed(Gateway):
     """Renaming switched off: requests reach the broker unchanged, still as the tenant's user."""
 
-    def outward_names(self, outward: Outward) -> Names:
-        del outward
-        return Names()
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.services.names = lambda _: Names()
 
 
 async def test_with_renaming_switched_off_the_broker_still_refuses(

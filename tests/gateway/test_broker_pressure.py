@@ -15,14 +15,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.gateway.admission import Denial
-from penstock.gateway.broker_pressure import AutoTuner, BrokerTuner, TenantShare
-from penstock.gateway.metrics import GatewayMetrics
-from penstock.gateway.pressure_reports import PressureWatch
+from penstock.gateway.limits.admission import Denial
+from penstock.gateway.limits.broker_pressure import AutoTuner, BrokerTuner, TenantShare
+from penstock.gateway.limits.pressure_reports import PressureWatch
+from penstock.gateway.limits.tenant_quota import Quotas
+from penstock.gateway.process.metrics import GatewayMetrics
+from penstock.gateway.process.worker_supervisor import as_worker
 from penstock.gateway.settings import GatewaySettings
-from penstock.gateway.tenant_quota import Quotas
-from penstock.gateway.throttled_session import throttled_sessions
-from penstock.gateway.worker_supervisor import as_worker
 from penstock.model.events import Dimension
 from penstock.model.ids import LogicalClusterId
 from penstock.quota.pressure import WAIT_SECONDS
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock.gateway.tenant_quota import Rates
+    from penstock.gateway.limits.tenant_quota import Rates
     from tests.harness.fleet import Fleet
     from tests.harness.gateway import Access
 
@@ -221,10 +220,9 @@ def test_gateways_and_workers_split_a_brokers_limit(tmp_path: Path, gateways: in
 
 
 async def test_changed_limits_apply_to_existing_connections() -> None:
-    quotas, gateway = Quotas(), quiet_gateway()
-    tuner = AutoTuner(quotas)
-    session, _, _ = serving_session(gateway, throttled_sessions(quotas, tuner))
-    gateway.sessions[session.number] = session
+    gateway = quiet_gateway()
+    tuner = gateway.services.tuner = AutoTuner(gateway.services.quotas)
+    gateway.sessions[1], _, _ = serving_session(gateway)
     held = []
     for second, limits in enumerate(({}, {INGRESS: 1000.0}, {INGRESS: 500.0}, {})):
         gateway.apply_config(replace(gateway.config, brokers=(replace(BROKER, limits=limits),)))
@@ -234,7 +232,6 @@ async def test_changed_limits_apply_to_existing_connections() -> None:
                     part.usage.bytes_in += 1_000_000
             tuner.update(gateway, {}, second + look)
         held.append([part.rate(INGRESS) for _, broker in tuner for part in broker.shares.values()])
-    session.local_requests.stop()
 
     assert held == [[], [1000.0], [500.0], []]
 
@@ -311,7 +308,7 @@ def test_tenants_share_a_brokers_limit_by_quota_and_the_metrics_show_the_reason(
     tuner = AutoTuner(quotas)
     accesses = [new_access(quota={INGRESS: 2 * limit * n / 6}) for n in (1, 2, 3)]
     brokers = [replace(broker, limits={INGRESS: limit}) for broker in brokers_of(fleet)]
-    running = start_gateway(fleet, accesses, brokers=brokers, session=throttled_sessions(quotas, tuner))
+    running = start_gateway(fleet, accesses, brokers=brokers, quotas=quotas, tuner=tuner)
     gateway = running.gateway
 
     async def begin() -> list[asyncio.Task[None]]:

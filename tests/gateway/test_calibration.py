@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.fleet.spec import Listener
-from penstock.gateway.calibration import BrokerWork, Calibration
 from penstock.gateway.config import Broker, BrokerMetrics
-from penstock.gateway.metering import Source, Usage
-from penstock.gateway.metrics import GatewayMetrics
-from penstock.gateway.shared_counters import SharedCounters
-from penstock.gateway.tenant_quota import Quotas, TenantQuota
-from penstock.gateway.throttled_session import throttled_sessions
+from penstock.gateway.limits.calibration import BrokerWork, Calibration
+from penstock.gateway.limits.metering import Source, Usage
+from penstock.gateway.limits.shared_counters import SharedCounters
+from penstock.gateway.limits.tenant_quota import Quotas, TenantQuota
+from penstock.gateway.process.metrics import GatewayMetrics
 from penstock.kafka.admin.groups import list_all
 from penstock.kafka.broker_metrics import scrape
 from penstock.kafka.client import Client
@@ -125,7 +124,7 @@ def test_a_brokers_factor_follows_its_handlers_and_is_shown_in_the_metrics(
     calibration = Calibration(
         [Broker(BrokerId(node.spec.id), node.spec.zone, node.spec.host, 1, 0, {}, metrics)], SharedCounters()
     )
-    running = make_gateway(new_access(), session=throttled_sessions(Quotas(), None, calibration))
+    running = make_gateway(new_access(), quotas=Quotas(), calibration=calibration)
     (access,) = running.accesses
     ((number, work),) = calibration
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.balance.replica_placement import PlacementRequest, fits, spread
-from penstock.gateway.admission import Admission, Denial
 from penstock.gateway.config import (
     ApiKey,
     Broker,
@@ -23,10 +22,11 @@ from penstock.gateway.config import (
     TenantLimits,
     revoked_connections,
 )
-from penstock.gateway.connection_states import Event, Life, State, advance
-from penstock.gateway.login import authenticate
+from penstock.gateway.connection.login import authenticate
+from penstock.gateway.connection.states import Event, Life, State, advance
+from penstock.gateway.limits.admission import Admission, Denial
+from penstock.gateway.process.sni_hosts import Host, host_name, parse_host
 from penstock.gateway.settings import Bounds
-from penstock.gateway.sni_hosts import Host, host_name, parse_host
 from penstock.model.errors.gateway import EventOutOfPlace
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, ServiceAccountId, Zone
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.gateway.admission import Denial
 from penstock.gateway.config import GatewayConfig, NetworkRules, Tenant, TenantLimits
+from penstock.gateway.limits.admission import Denial
 from penstock.gateway.settings import Bounds
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Login, Mechanism, Security
@@ -25,7 +25,7 @@ from tests.harness.gateway import Access, RunningGateway, new_access, raw_login
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.gateway.upstream import Upstream
+    from penstock.gateway.process.upstream import Upstream
 
 pytestmark = pytest.mark.kafka
 
@@ -218,7 +218,7 @@ def test_draining_completes_what_is_in_flight_and_accepts_nothing_new(
         topics = [{"Topic": topic, "Partitions": [partition]}]
         poll = {"MaxWaitMs": 1500, "MinBytes": 1, "MaxBytes": 1000, "Topics": topics}
         requested = asyncio.create_task(connection.call("Fetch", poll, version=12))
-        while not any(s.in_flight for s in running.gateway.sessions.values()):
+        while not any(s.connection.in_flight for s in running.gateway.sessions.values()):
             await asyncio.sleep(0.01)
             if requested.done():  # a newly elected leader may refuse at once
                 requested = asyncio.create_task(connection.call("Fetch", poll, version=12))
@@ -277,7 +277,7 @@ def _buffered(running: RunningGateway) -> int:
     """Bytes that the gateway buffers for its sessions."""
     total = 0
     for session in running.gateway.sessions.values():
-        total += session.requests.held_bytes + session.responses.held_bytes
+        total += session.connection.requests.held_bytes + session.connection.responses.held_bytes
         for transport in (session.transport, session.upstream and session.upstream.transport):
             total += transport.get_write_buffer_size() if transport else 0
     return total

@@ -17,7 +17,7 @@ from penstock.wire.records import Record, write
 from tests.gateway.wires import TENANT, Wire, quiet_gateway, serving_session
 
 if TYPE_CHECKING:
-    from penstock.gateway.session import Session
+    from penstock.gateway.process.session import Session
 
 PREFIX = TENANT.prefix.decode()
 TOPICS = {"t": UUID(int=7), "orders": UUID(int=8), "x" * 130: UUID(int=9)}
@@ -67,18 +67,18 @@ def response(frame: bytes, *, error: int = 0, text: str | None = None, offset: i
 
 def new(*, fast_path: bool) -> tuple[Session, Wire, Wire]:
     session, client, broker = serving_session(quiet_gateway(Bounds()))
-    assert session.context is not None
+    assert session.connection.context is not None
     for name, topic_id in TOPICS.items():
-        session.context.topics.learn((PREFIX + name).encode(), topic_id.bytes)
+        session.connection.context.topics.learn((PREFIX + name).encode(), topic_id.bytes)
     if not fast_path:
-        session.requests.fast_path = session.responses.fast_path = None
+        session.connection.requests.fast_path = session.connection.responses.fast_path = None
     return session, client, broker
 
 
 def acknowledged(session: Session) -> dict[Any, list[int]]:
     """First, last and count over all seconds: two responses may fall into different seconds."""
     ranges: dict[Any, list[int]] = {}
-    for key, (first, last, count, _) in session.server.acks.ranges.items():
+    for key, (first, last, count, _) in session.server.services.acks.ranges.items():
         low, high, total = ranges.get(key[:3], [first, last, 0])
         ranges[key[:3]] = [min(low, first), max(high, last), total + count]
     return ranges
@@ -134,7 +134,7 @@ async def test_the_fast_path_gives_the_same_result_as_a_full_parse(
                 sent.append(frame)
                 session.from_broker(response(frame, offset=luck.randrange(100)) or b"")
                 got.append(client.written)
-        usage = session.usage
+        usage = session.connection.usage
         counts = (usage.requests, usage.bytes_in, usage.bytes_out)
         return sent, got, client.written, counts, acknowledged(session)
 
@@ -156,27 +156,27 @@ async def test_a_repeated_request_and_its_response_are_not_parsed_again(version:
     for number in range(2):  # the first one is learned
         frame = produce(version, number, [topic(version, "t", (0, batch(1, 50 + number)))])
         if number:
-            session.requests.names = session.responses.names = None  # type: ignore[assignment]  # a full parse would fail
+            session.connection.requests.names = session.connection.responses.names = None  # type: ignore[assignment]  # a full parse would fail
         session.data_received(frame)
         (sent,) = broker.frames()
         session.from_broker(response(sent, offset=number) or b"")
 
-    assert session.usage.requests == 2
+    assert session.connection.usage.requests == 2
     assert [int.from_bytes(one[:4]) for one in client.frames()] == [0, 1]
     assert acknowledged(session) == {(TOPICS["t"].bytes, 0, 1): [0, 1, 2]}
 
 
 async def test_a_cached_head_does_not_validate_the_rest_of_a_frame() -> None:
     """After the same head: tagged fields, a second topic, a wrong length."""
-    session, _, broker = new(fast_path=True)
     known = produce(10, 0, [topic(10, "t", (0, batch(1, 50)))])
-    session.data_received(known)
     foreign = b"\x02\x05" + b"evil" + b"\x02" + bytes(4) + b"\x00\x00\x00"
     for tail in (foreign, b"\x01\x63\x01\x00\x00\x00"):
         data = bytearray(known[:-3] + tail + bytes(3))
         data[:4] = (len(data) - 4).to_bytes(4)
         walked, _, walked_broker = new(fast_path=False)
         walked.data_received(bytes(data))
+        session, _, broker = new(fast_path=True)
+        session.data_received(known)
         broker.frames()
 
         session.data_received(bytes(data))
@@ -186,17 +186,17 @@ async def test_a_cached_head_does_not_validate_the_rest_of_a_frame() -> None:
 
 async def test_a_forgotten_id_is_masked_again() -> None:
     session, _, broker = new(fast_path=True)
-    assert session.context is not None
+    assert session.connection.context is not None
     frame = produce(13, 1, [topic(13, "t", (0, batch(1, 50)))])
     session.data_received(frame * 2)
     before = broker.frames()
-    session.context.topics.forget((PREFIX + "t").encode())
+    session.connection.context.topics.forget((PREFIX + "t").encode())
 
     session.data_received(frame)
 
     assert before == [frame[4:]] * 2
     masked = decode_request(broker.frames()[0]).body["TopicData"][0]["TopicId"]
-    assert masked.bytes == session.context.topics.masked(TOPICS["t"].bytes)
+    assert masked.bytes == session.connection.context.topics.masked(TOPICS["t"].bytes)
 
 
 async def test_a_response_with_an_error_is_parsed_and_its_text_cleaned() -> None:
@@ -211,7 +211,7 @@ async def test_a_response_with_an_error_is_parsed_and_its_text_cleaned() -> None
     )
 
     assert b"lkc-" not in client.written
-    assert [gathered[2] for gathered in session.server.acks.ranges.values()] == [1]
+    assert [gathered[2] for gathered in session.server.services.acks.ranges.values()] == [1]
 
 
 async def test_cached_requests_are_bounded() -> None:
@@ -225,8 +225,8 @@ async def test_cached_requests_are_bounded() -> None:
         session.data_received(produce(10, 0, rows, Acks=0))
 
     assert len(broker.frames()) == 1_100
-    assert len(session.fast_path.by_head) <= 64
-    assert session.requests.learn is None  # it has seen enough requests that are not repeated
+    assert len(session.connection.fast_path.by_head) <= 64
+    assert session.connection.requests.learn is None  # it has seen enough requests that are not repeated
 
 
 def fetch(number: int, topic_id: UUID, *, session: int = 0, epoch: int = -1, version: int = 16) -> bytes:
@@ -269,9 +269,9 @@ async def test_a_fetch_on_the_fast_path_gives_the_same_result_as_a_full_parse(
 ) -> None:
     def run(*, fast_path: bool) -> tuple[Any, ...]:
         session, client, broker = new(fast_path=fast_path)
-        session.outward.fetching.clock = session.inward.fetching.clock = lambda: 1.0
+        session.connection.outward.fetching.clock = session.connection.inward.fetching.clock = lambda: 1.0
         mask = bytes(15) + b"\x40"
-        session.outward.topics._mask = int.from_bytes(mask)
+        session.connection.outward.topics._mask = int.from_bytes(mask)
         dice, sent = random.Random(cuts), []
         for number, (version, topic_id, (fetch_session, epoch), response_session, size) in enumerate(
             fetched_topics
@@ -286,9 +286,15 @@ async def test_a_fetch_on_the_fast_path_gives_the_same_result_as_a_full_parse(
                 looks_up = one[:2] == b"\x00\x03"
                 response = metadata(one) if looks_up else fetched(one, bytes(size), session=response_session)
                 session.from_broker(response)
-        usage = session.usage
-        counted = (usage.requests, usage.bytes_in, usage.bytes_out, len(session.in_flight))
-        return sent, client.written, counted, dict(session.outward.fetching.used), session.outward.sessions
+        usage = session.connection.usage
+        counted = (usage.requests, usage.bytes_in, usage.bytes_out, len(session.connection.in_flight))
+        return (
+            sent,
+            client.written,
+            counted,
+            dict(session.connection.outward.fetching.used),
+            session.connection.outward.sessions,
+        )
 
     assert run(fast_path=True) == run(fast_path=False)
 
@@ -305,7 +311,7 @@ def metadata(frame: bytes) -> bytes:
 async def test_a_fetch_of_known_ids_and_its_response_are_not_parsed(version: int) -> None:
     session, client, broker = new(fast_path=True)
     frame = fetch(3, TOPICS["t"], version=version)
-    session.requests.names = session.responses.names = None  # type: ignore[assignment]  # a full parse would fail
+    session.connection.requests.names = session.connection.responses.names = None  # type: ignore[assignment]  # a full parse would fail
 
     session.data_received(frame)
     (sent,) = broker.frames()
@@ -313,15 +319,15 @@ async def test_a_fetch_of_known_ids_and_its_response_are_not_parsed(version: int
 
     assert sent == frame[4:]
     assert client.frames() == [fetched(sent, b"records")[4:]]
-    assert (session.usage.requests, session.usage.bytes_in) == (1, len(frame))
-    assert not session.in_flight
+    assert (session.connection.usage.requests, session.connection.usage.bytes_in) == (1, len(frame))
+    assert not session.connection.in_flight
 
 
 async def test_a_fetch_waits_like_any_request_while_too_many_are_in_flight() -> None:
     session, _, broker = serving_session(quiet_gateway())
-    assert session.context is not None
-    session.context.topics.learn((PREFIX + "t").encode(), TOPICS["t"].bytes)
+    assert session.connection.context is not None
+    session.connection.context.topics.learn((PREFIX + "t").encode(), TOPICS["t"].bytes)
 
     session.data_received(b"".join(fetch(number, TOPICS["t"]) for number in range(9)))
 
-    assert len(broker.frames()) == len(session.in_flight) == session.in_flight_max
+    assert len(broker.frames()) == len(session.connection.in_flight) == session.connection.in_flight_max

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.gateway.config import TenantLimits
-from penstock.gateway.fetch_sessions import EVICTABLE_SECONDS, FINAL_EPOCH, INITIAL_EPOCH, FetchSessions
+from penstock.gateway.tenancy.fetch_sessions import (
+    EVICTABLE_SECONDS,
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchSessions,
+)
 from penstock.kafka.connection import Connection
 from tests.harness.gateway import Access, RunningGateway, new_access, wait_for_topic
 

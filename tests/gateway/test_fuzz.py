@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from penstock.gateway.admission import Denial
-from penstock.gateway.apis import Treatment
 from penstock.gateway.config import TenantLimits
-from penstock.gateway.connection_states import State
-from penstock.gateway.local_requests import decoded
+from penstock.gateway.connection.local_requests import decoded
+from penstock.gateway.connection.states import State
+from penstock.gateway.limits.admission import Denial
 from penstock.gateway.settings import Bounds
+from penstock.gateway.tenancy.apis import Treatment
 from penstock.kafka.connection import Connection
 from penstock.model.errors import PenstockError
 from penstock.wire.frames import Request, encode_request
@@ -122,10 +122,9 @@ async def pass_on(luck: random.Random, connections: int, most: int) -> Passed:
             if not client.closed:
                 session.data_received(piece)
         await asyncio.sleep(0)
-        session.local_requests.stop()
 
-        passed.closed += session.life.state is State.CLOSED
-        assert (session.life.state is State.CLOSED) == client.closed
+        passed.closed += session.connection.life.state is State.CLOSED
+        assert (session.connection.life.state is State.CLOSED) == client.closed
         for frame in broker.frames():
             try:
                 sent = decoded(frame)

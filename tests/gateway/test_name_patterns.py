@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.gateway.name_patterns import add_prefix, remove_prefix
+from penstock.gateway.tenancy.name_patterns import add_prefix, remove_prefix
 
 PREFIX = b"lkc-7hq2mz_"
 NAMES = ("orders", "orders-1", "orders.eu", "a", "b", "(", "x^y", "")

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.gateway.config import ApiKey, ServiceAccount
-from penstock.gateway.tenant_acls import OWNER_OPERATIONS, bits
+from penstock.gateway.tenancy.tenant_acls import OWNER_OPERATIONS, bits
 from penstock.kafka.admin import acls, configs
 from penstock.kafka.admin.acls import AclFilter, Operation
 from penstock.kafka.admin.outcomes import results_or_raise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.gateway.metering import Source, Usage
-from penstock.gateway.quota_shares import IDLE_MS, REPORT_MS, UsageReporter
+from penstock.gateway.limits.metering import Source, Usage
+from penstock.gateway.limits.quota_shares import IDLE_MS, REPORT_MS, UsageReporter
 from penstock.model.events import Dimension
 from penstock.model.ids import LogicalClusterId, PhysicalClusterId
 

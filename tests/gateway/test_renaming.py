@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.balance.replica_placement import spread
-from penstock.gateway import apis, request_rewriting
 from penstock.gateway.config import Broker, Tenant
-from penstock.gateway.error_responses import error_response
-from penstock.gateway.metering import Acks, Source, Usage
-from penstock.gateway.tenant_names import Inward, LearningInward, Outward, TenantContext
-from penstock.gateway.topic_ids import TopicIds, UnknownIds
+from penstock.gateway.connection.error_responses import error_response
+from penstock.gateway.limits.metering import Acks, Source, Usage
+from penstock.gateway.tenancy import apis, request_rewriting
+from penstock.gateway.tenancy.tenant_names import Inward, LearningInward, Outward, TenantContext
+from penstock.gateway.tenancy.topic_ids import TopicIds, UnknownIds
 from penstock.model.errors.plans import NameRefused
 from penstock.model.events import Dimension
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
@@ -362,12 +362,14 @@ SOURCE = Source(PhysicalClusterId("pkc-000001"), "gw", "run")
 
 def test_acknowledged_offsets_become_ranges_by_second() -> None:
     acks = Acks()
+    acks.second = 50
     sent = [(b"n", 0, 100, 4), (b"n", 1, 100, 0), (b"n", 2, 100, 0)]
 
-    acks.record(-1, sent, [(b"n", 0, 0, 10, 3), (b"n", 1, 6, -1, -1), (b"n", 2, 0, 7, -1)], {b"n": ID}, 50)
-    acks.record(-1, sent[:1], [(b"n", 0, 0, 15, 4)], {b"n": ID}, 50)
-    early = list(acks.complete(SOURCE, 50))
-    done = sorted(acks.complete(SOURCE, 51), key=lambda one: one.partition)
+    acks.record(-1, sent, [(b"n", 0, 0, 10, 3), (b"n", 1, 6, -1, -1), (b"n", 2, 0, 7, -1)], {b"n": ID})
+    acks.record(-1, sent[:1], [(b"n", 0, 0, 15, 4)], {b"n": ID})
+    early = list(acks.complete(SOURCE))
+    acks.second = 51
+    done = sorted(acks.complete(SOURCE), key=lambda one: one.partition)
 
     assert early == []
     assert [(o.partition, o.first, o.last, o.records, o.log_start) for o in done] == [

@@ -26,8 +26,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.control.state_publisher import COMPACTED
 from penstock.fleet.certificates import load_platform_key
 from penstock.fleet.passwords import SCRAM_ITERATIONS
-from penstock.gateway.quota_shares import REPORT_MS
-from penstock.gateway.tenant_source import GATEWAY_USER, gateway_acls
+from penstock.gateway.limits.quota_shares import REPORT_MS
+from penstock.gateway.process.tenant_source import GATEWAY_USER, gateway_acls
 from penstock.kafka.admin import acls, users
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition as Partition
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.gateway.run_file import RunFile
+    from penstock.gateway.process.run_file import RunFile
     from tests.gateway.soak_clients import Load
     from tests.harness.fleet import Fleet
     from tests.harness.gateway import Access

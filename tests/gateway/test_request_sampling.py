@@ -10,20 +10,19 @@ import structlog
 from prometheus_client.core import CounterMetricFamily
 from structlog.testing import capture_logs
 
-from penstock.gateway.connection_states import Event, advance
-from penstock.gateway.metrics import GatewayMetrics
-from penstock.gateway.request_sampling import LINES_PER_SECOND_MAX, TenantSample
-from penstock.gateway.session import Session
+from penstock.gateway.connection.request_sampling import LINES_PER_SECOND_MAX, TenantSample
+from penstock.gateway.process.metrics import GatewayMetrics
 from penstock.gateway.settings import Bounds
-from penstock.gateway.tenant_names import TenantContext
-from penstock.gateway.upstream import Upstream
 from penstock.wire.error_codes import Code
 from tests.gateway.test_fast_path import batch, produce, response, topic
 from tests.gateway.test_session import beat, heartbeat, request, versions_request
-from tests.gateway.wires import BROKER, TENANT, Wire, quiet_gateway
+from tests.gateway.wires import TENANT, quiet_gateway, serving_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
+
+    from penstock.gateway.process.session import Session
+    from tests.gateway.wires import Wire
 
 NAMES = ("orders", "lkc-7hq2mz_", "client", "xxxx")
 
@@ -37,15 +36,11 @@ def _every_line() -> None:
 def serving(rate: float | None, *, gateways: float = 0.0) -> tuple[Session, Wire, Wire]:
     """A session of a tenant with this rate, on a gateway with another."""
     gateway = quiet_gateway(Bounds())
-    gateway.sampling.rate = gateways
+    gateway.services.sampling.rate = gateways
     assert gateway.admission.admit_connection("127.0.0.1", gateway.now()) is None
-    session, client, broker = Session(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
-    session.connection_made(client)
-    gateway.sessions[session.number] = session
-    session.life = advance(session.life, Event.LOGGED_IN)
-    upstream = Upstream(BROKER)
-    upstream.connection_made(broker)
-    session.link(upstream, TenantContext(replace(TENANT, log_sample=rate), {1: (b"gateway", 9001)}))
+    assert gateway.admission.admit_login(TENANT, "127.0.0.1", gateway.now()) is None
+    session, client, broker = serving_session(gateway, replace(TENANT, log_sample=rate))
+    gateway.sessions[1] = session
     return session, client, broker
 
 
@@ -74,7 +69,7 @@ async def test_every_third_request_is_logged_starting_with_the_first() -> None:
     assert len(client.frames()) == 7
     assert {line["api"] for line in lines} == {"Heartbeat"}
     assert lines[0]["tenant"] == TENANT.id
-    assert lines[0]["connection"] == session.number
+    assert lines[0]["connection"] == session.connection.number
     assert (lines[0]["bytes_in"], lines[0]["bytes_out"]) == (len(heartbeat(0)), len(beat(0)))
     assert lines[0]["broker_ms"] >= 0
 
@@ -93,7 +88,7 @@ async def test_requests_on_the_fast_path_are_logged_like_others() -> None:
 
     lines = logged(ask)
 
-    assert session.fast_path.known is not None  # the later ones took the fast path
+    assert session.connection.fast_path.known is not None  # the later ones took the fast path
     assert [line["bytes_in"] for line in lines] == [len(frame) for frame in frames]
     assert [line["bytes_out"] for line in lines] == [len(frame) for frame in responses]
     assert len(client.frames()) == 4
@@ -151,20 +146,16 @@ async def test_a_connection_is_logged_at_login_and_when_it_closes() -> None:
 
 
 @pytest.mark.parametrize(("tenants", "gateways"), [(None, 0.0), (0.0, 1.0)])
-async def test_without_a_rate_no_sampling_handler_is_installed(
-    tenants: float | None, gateways: float
-) -> None:
+async def test_without_a_rate_nothing_is_sampled(tenants: float | None, gateways: float) -> None:
     session, _, _ = serving(tenants, gateways=gateways)
 
-    assert session.requests.handler is session.request_handler
-    assert session.requests.fast_path == session.fast_path.pass_request
-    assert session.sample is None
-    assert not session.server.sampling.tenants
+    assert session.connection.sample is None
+    assert not session.server.services.sampling.tenants
 
 
 async def test_log_lines_beyond_the_limit_per_second_are_counted() -> None:
     gateway = quiet_gateway()
-    sampled = gateway.sampling.tenants[TENANT.id] = TenantSample(TENANT.id, 1.0)
+    sampled = gateway.services.sampling.tenants[TENANT.id] = TenantSample(TENANT.id, 1.0)
 
     def say(now: float, count: int) -> None:
         for _ in range(count):
@@ -181,10 +172,10 @@ async def test_log_lines_beyond_the_limit_per_second_are_counted() -> None:
 
 async def test_a_new_rate_applies_to_the_next_connection_and_a_removed_tenant_is_forgotten() -> None:
     session, _, _ = serving(1.0)
-    samples = session.server.sampling
+    samples = session.server.services.sampling
     samples.tenants[TENANT.id].dropped = 3
 
-    samples.attach(session, replace(TENANT, log_sample=0.5))
+    samples.of(replace(TENANT, log_sample=0.5))
 
     assert (samples.tenants[TENANT.id].every, samples.tenants[TENANT.id].dropped) == (2, 3)
     samples.forget(())

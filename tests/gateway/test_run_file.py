@@ -14,7 +14,7 @@ import yaml
 
 from penstock.cli.app import run
 from penstock.cli.gateway import drain
-from penstock.gateway.run_file import RunFile, announce, end, headline_metrics, running
+from penstock.gateway.process.run_file import RunFile, announce, end, headline_metrics, running
 from penstock.model.errors import Exit
 from penstock.model.errors.gateway import DrainTimedOut, GatewayNotRunning
 from penstock.process_identity import identify, write_identity

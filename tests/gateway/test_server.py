@@ -15,13 +15,13 @@ import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.fleet.certificates import load_authority
-from penstock.gateway.admission import Denial
 from penstock.gateway.config import GatewayConfig
-from penstock.gateway.config_source import FileSource
-from penstock.gateway.metrics import GatewayMetrics
-from penstock.gateway.server import Gateway
+from penstock.gateway.limits.admission import Denial
+from penstock.gateway.process.config_source import FileSource
+from penstock.gateway.process.metrics import GatewayMetrics
+from penstock.gateway.process.server import Gateway
+from penstock.gateway.process.upstream import dial
 from penstock.gateway.settings import GatewaySettings, Routing, read_gateway_file
-from penstock.gateway.upstream import dial
 from penstock.kafka.connection import Connection
 from penstock.kafka.login import log_in
 from penstock.metrics_server import MetricsServer, page_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock.gateway.session import Session
+    from penstock.gateway.process.session import Session
     from tests.harness.fleet import Fleet
 
 pytestmark = pytest.mark.kafka
@@ -326,7 +326,7 @@ async def test_an_unexpected_response_closes_the_connection(ada: Access, gateway
     session = gateway.do(ours)
     gateway.do(lambda: session.from_broker(bytes.fromhex("00000004000000ff")))
 
-    wait_for(lambda: session.number not in gateway.gateway.sessions, what="the session to end")
+    wait_for(lambda: session.connection.number not in gateway.gateway.sessions, what="the session to end")
     assert gateway.gateway.denials[Denial.UPSTREAM] == before + 1
     assert ResponseUnexpected(actual="x", expected="y").code == "PEN-4007"
     await connection.close()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.gateway_load import produce_frame
-from penstock.gateway.admission import Denial
-from penstock.gateway.connection_states import CLIENT_FULL, IN_FLIGHT, State
-from penstock.gateway.local_requests import CORRELATION_ID, LOOK_UP_VERSION
-from penstock.gateway.session import Session
+from penstock.gateway.connection.local_requests import CORRELATION_ID, LOOK_UP_VERSION
+from penstock.gateway.connection.states import CLIENT_FULL, IN_FLIGHT, State
+from penstock.gateway.limits.admission import Denial
+from penstock.gateway.process.session import Session
 from penstock.model.errors.gateway import BrokersUnknown
 from penstock.wire.error_codes import Code
 from penstock.wire.frames import (
@@ -23,10 +23,10 @@ from penstock.wire.frames import (
     encode_request,
     encode_response,
 )
-from tests.gateway.wires import BOUNDS, BROKER, Wire, quiet_gateway, serving_session
+from tests.gateway.wires import BOUNDS, BROKER, LOGIN, Wire, quiet_gateway, serving_session
 
 if TYPE_CHECKING:
-    from penstock.gateway.server import Gateway
+    from penstock.gateway.process.server import Gateway
 
 
 @pytest.fixture
@@ -64,20 +64,20 @@ async def test_a_request_is_renamed_and_its_response_passed_on(serving: tuple[Se
     (sent,) = broker.frames()
     assert decode_request(sent).body["GroupId"] == "lkc-7hq2mz_g"
     assert client.frames() == [beat(7)[4:]]
-    assert session.usage.requests == 1
+    assert session.connection.usage.requests == 1
 
 
 async def test_a_topic_that_was_deleted_is_forgotten(serving: tuple[Session, Wire, Wire]) -> None:
     session, client, _ = serving
-    assert session.context is not None
-    session.context.topics.learn(b"lkc-7hq2mz_orders", bytes(15) + b"1")
+    assert session.connection.context is not None
+    session.connection.context.topics.learn(b"lkc-7hq2mz_orders", bytes(15) + b"1")
     deleted = {"Responses": [{"Name": "lkc-7hq2mz_orders", "ErrorCode": 0}]}
 
     session.data_received(request("DeleteTopics", 1, 3, TopicNames=["orders"], TimeoutMs=1))
     session.from_broker(encode_response("DeleteTopics", 1, Response(3, deleted)))
 
     assert len(client.frames()) == 1
-    assert b"lkc-7hq2mz_orders" not in session.context.topics.by_name
+    assert b"lkc-7hq2mz_orders" not in session.connection.context.topics.by_name
 
 
 async def test_local_responses_wait_for_those_before_them(serving: tuple[Session, Wire, Wire]) -> None:
@@ -96,9 +96,9 @@ async def test_a_flood_of_local_requests_is_bounded(serving: tuple[Session, Wire
 
     session.data_received(heartbeat(1) + b"".join(versions_request(n) for n in range(2, 50)))
 
-    assert session.pauses == IN_FLIGHT
+    assert session.connection.pauses == IN_FLIGHT
     assert not client.is_reading()
-    assert len(session.in_flight) == BOUNDS.in_flight_max
+    assert len(session.connection.in_flight) == BOUNDS.in_flight_max
     session.from_broker(beat(1))
     assert client.is_reading()
     assert len(client.frames()) == 49
@@ -111,7 +111,7 @@ async def test_a_client_that_does_not_read_is_not_read(serving: tuple[Session, W
     session.pause_writing()
     session.data_received(versions_request(1) + heartbeat(2))
 
-    assert session.pauses == CLIENT_FULL
+    assert session.connection.pauses == CLIENT_FULL
     assert not client.is_reading()
     assert not broker.is_reading()
     assert client.frames() == broker.frames() == []
@@ -167,7 +167,7 @@ async def test_only_a_login_is_accepted_before_login(gateway: Gateway, frame: by
 
     assert client.closed
     assert client.frames() == []
-    assert session.life.state is State.CLOSED
+    assert session.connection.life.state is State.CLOSED
     assert gateway.denials[Denial.API_REFUSED] == 1
 
 
@@ -227,15 +227,15 @@ async def test_metadata_of_one_broker_is_passed_on(serving: tuple[Session, Wire,
 async def test_the_gateways_own_metadata_request_fails_without_brokers(
     serving: tuple[Session, Wire, Wire],
 ) -> None:
-    session, _, broker = serving
-    requesting = asyncio.create_task(session.local_requests.request_metadata(None))
-    await asyncio.sleep(0)
+    session, client, broker = serving
+    created = {"Topics": [{"Name": "t", "Count": 2, "Assignments": None}], "TimeoutMs": 1}
+    session.data_received(request("CreatePartitions", 3, 1, **created))
     assert len(broker.frames()) == 1
 
     session.from_broker(metadata_response(LOOK_UP_VERSION, CORRELATION_ID))
 
-    with pytest.raises(BrokersUnknown):
-        await requesting
+    assert client.closed
+    assert BrokersUnknown.code in session.connection.life.close_reason
 
 
 async def test_draining_in_the_middle_of_a_frame_keeps_back_pressure(
@@ -266,14 +266,15 @@ async def test_rejected_logins_are_closed_sooner_while_many_connections_are_half
     gateway = quiet_gateway(replace(BOUNDS, half_open_max=4))
     session = Session(gateway, 1, "127.0.0.1", BROKER)
     session.connection_made(Wire())
-    login = Request("SaslAuthenticate", 2, 1, "c", {"AuthBytes": b""})
     waits: list[float] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda wait, *_: waits.append(wait))
 
-    session.local_requests.reject_login(login, Denial.TENANT_RATE)
+    session._reject(LOGIN, Denial.TENANT_RATE)
+    session._carry_out()
     for n in range(3):
         assert gateway.admission.admit_connection(f"10.0.0.{n}", 0.0) is None
-    session.local_requests.reject_login(login, Denial.TENANT_RATE)
+    session._reject(LOGIN, Denial.TENANT_RATE)
+    session._carry_out()
 
     assert waits[0] >= 1 > waits[1]
 

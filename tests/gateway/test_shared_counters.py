@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.gateway.admission import Admission, Denial
 from penstock.gateway.config import Tenant, TenantLimits
+from penstock.gateway.limits.admission import Admission, Denial
+from penstock.gateway.limits.shared_counters import FAILURES_MAX, ROWS, USAGE_ROWS, WAYS, SharedCounters
 from penstock.gateway.settings import Bounds
-from penstock.gateway.shared_counters import FAILURES_MAX, ROWS, USAGE_ROWS, WAYS, SharedCounters
 from penstock.model.ids import LogicalClusterId
 
 if TYPE_CHECKING:

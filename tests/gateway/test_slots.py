@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.gateway.apis import UNMASKED, Treatment
 from penstock.gateway.settings import Bounds
+from penstock.gateway.tenancy.apis import UNMASKED, Treatment
 from penstock.model.errors import PenstockError
 from penstock.wire.field_rules import Kind
 from penstock.wire.frames import Request, decode_request, encode_request
@@ -50,7 +50,6 @@ async def test_every_name_that_reaches_the_broker_has_the_tenants_prefix(which: 
             encode_request(Request(api, version, 1, "c", body_of(api, version, CHOICES[which])))
         )
         await asyncio.sleep(0)  # some are looked up first
-        session.local_requests.stop()
 
         for frame in broker.frames():
             reached += 1

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway import telemetry
-from penstock.gateway.telemetry import Malformed, Telemetry
+from penstock.gateway.tenancy import telemetry
+from penstock.gateway.tenancy.telemetry import Malformed, Telemetry
 from penstock.model.ids import LogicalClusterId
 from penstock.wire.error_codes import Code
 from tests.gateway.test_attacks import open_as
@@ -131,7 +131,7 @@ def test_metrics_survive_compression() -> None:
 async def test_client_metrics_show_for_their_tenant_alone(
     gateway: RunningGateway, ada: Access, bob: Access
 ) -> None:
-    tenants = gateway.gateway.telemetry.tenants
+    tenants = gateway.gateway.services.telemetry.tenants
     before = gateway.do(lambda: {tenant: subscription.pushes for tenant, subscription in tenants.items()})
     async with await open_as(ada) as connection:
         subscription = await connection.call("GetTelemetrySubscriptions", {"ClientInstanceId": UUID(int=0)})

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway import tenant_acls
-from penstock.gateway.apis import Treatment
 from penstock.gateway.config import ServiceAccount, Tenant
-from penstock.gateway.tenant_acls import Rejection
+from penstock.gateway.tenancy import tenant_acls
+from penstock.gateway.tenancy.apis import Treatment
+from penstock.gateway.tenancy.tenant_acls import Rejection
 from penstock.kafka.admin.acls import Acl, AclFilter, Operation, Pattern, Permission, ResourceType
 from penstock.model.ids import LogicalClusterId, ServiceAccountId
 from tests.gateway.slots import Chosen, body_of, served

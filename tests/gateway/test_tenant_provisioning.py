@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.fleet.certificates import load_platform_key
 from penstock.gateway.config import ApiKey, ServiceAccount, Tenant
-from penstock.gateway.tenant_provisioning import acls_for, kafka_quotas
+from penstock.gateway.tenancy.tenant_provisioning import acls_for, kafka_quotas
 from penstock.kafka.admin import quotas
 from penstock.kafka.admin.acls import Acl, Operation, Pattern, ResourceType
 from penstock.model.api_keys import new_api_key

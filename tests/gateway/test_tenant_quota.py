@@ -13,16 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.config import TenantLimits
-from penstock.gateway.metering import Usage
-from penstock.gateway.partition_limits import decide_partitions
-from penstock.gateway.tenant_quota import (
+from penstock.gateway.limits.metering import Usage
+from penstock.gateway.limits.partition_limits import decide_partitions
+from penstock.gateway.limits.tenant_quota import (
     Quotas,
     TenantQuota,
     cap_fetch_bytes,
     throttle_field_at,
     with_throttle_time,
 )
-from penstock.gateway.throttled_session import throttled_sessions
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.partitions import TopicPartition as Partition
 from penstock.kafka.client import Client
@@ -275,7 +274,7 @@ class Harness:
     def __init__(self, make_gateway: Callable[..., RunningGateway]) -> None:
         self.quotas = Quotas()
         self.limited, self.free = new_access(), new_access()
-        running = make_gateway(self.limited, self.free, session=throttled_sessions(self.quotas))
+        running = make_gateway(self.limited, self.free, quotas=self.quotas)
         self.limited, self.free = running.accesses
 
     def topic(self, access: Access) -> None:
@@ -375,7 +374,7 @@ def test_partitions_are_limited_in_number_and_rate_of_change(
     quotas = Quotas()
     running = make_gateway(
         new_access(limits=limits, quota={Dimension.PARTITION_CHANGES: 0.01}),
-        session=throttled_sessions(quotas),
+        quotas=quotas,
     )
     (access,) = running.accesses
 
@@ -404,9 +403,7 @@ def test_partitions_are_limited_in_number_and_rate_of_change(
 def test_a_request_beyond_its_tenants_limit_closes_the_connection(
     make_gateway: Callable[..., RunningGateway],
 ) -> None:
-    running = make_gateway(
-        new_access(limits=TenantLimits(request_bytes_max=20_000)), session=throttled_sessions(Quotas())
-    )
+    running = make_gateway(new_access(limits=TenantLimits(request_bytes_max=20_000)), quotas=Quotas())
     (access,) = running.accesses
 
     async def requested(size: int) -> bytes:

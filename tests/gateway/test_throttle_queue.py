@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.gateway_load import produce_frame
-from penstock.gateway.connection_states import THROTTLED
-from penstock.gateway.metering import Usage
-from penstock.gateway.tenant_quota import PRODUCE, Quotas, TenantQuota
-from penstock.gateway.throttle_queue import WAIT_SECONDS_MAX
-from penstock.gateway.throttled_session import ThrottledSession, throttled_sessions
+from penstock.gateway.connection.states import THROTTLED
+from penstock.gateway.limits.metering import Usage
+from penstock.gateway.limits.tenant_quota import PRODUCE, TenantQuota
+from penstock.gateway.limits.throttle_queue import WAIT_SECONDS_MAX
 from penstock.model.events import Dimension
 from penstock.wire.frames import Response, decode_response, encode_response
 from tests.gateway.test_session import beat, heartbeat
@@ -22,9 +21,10 @@ from tests.gateway.test_tenant_quota import fetch
 from tests.gateway.wires import TENANT, Wire, quiet_gateway, serving_session
 
 if TYPE_CHECKING:
-    from penstock.gateway.routes import Route
-    from penstock.gateway.server import Gateway
-    from penstock.gateway.throttle_queue import ThrottleQueue
+    from penstock.gateway.connection.routes import Route
+    from penstock.gateway.limits.throttle_queue import ThrottleQueue
+    from penstock.gateway.process.server import Gateway
+    from penstock.gateway.process.session import Session
     from penstock.wire.splice import Program
 
 INGRESS, EGRESS, REQUESTS = Dimension.INGRESS_BYTES, Dimension.EGRESS_BYTES, Dimension.REQUESTS
@@ -111,25 +111,22 @@ class Harness:
     """Sessions of one tenant on recording transports."""
 
     def __init__(self) -> None:
-        self.quotas = Quotas()
         self.gateway: Gateway = quiet_gateway()
+        self.gateway.now = lambda: self.moment  # time stands still
         self.at(0.0)
+        self.quotas = self.gateway.services.quotas
         self.quota = self.quotas.of(TENANT.id)
-        self.usage = Usage()
+        self.usage = self.gateway.usage[TENANT.id] = Usage()
 
     def at(self, moment: float) -> None:
-        self.gateway.now = lambda: moment  # type: ignore[method-assign]  # time stands still
+        self.moment = moment
 
     def limit(self, dimension: Dimension, rate: float) -> None:
         self.quotas.retune(TENANT.id, {dimension: rate}, self.gateway.now())
 
-    def session(self) -> tuple[ThrottledSession, Wire, Wire]:
+    def session(self) -> tuple[Session, Wire, Wire]:
         self.quotas.granted = lambda _, __: self.quota.granted()  # keeps the rates set here
-        session, client, broker = serving_session(self.gateway, throttled_sessions(self.quotas))
-        assert isinstance(session, ThrottledSession)
-        session.usage = self.usage
-        self.quota.bind(self.usage)
-        return session, client, broker
+        return serving_session(self.gateway)
 
 
 @pytest.fixture
@@ -142,11 +139,11 @@ async def test_of_many_small_requests_at_once_only_the_allowed_ones_pass(harness
     session, client, broker = harness.session()
 
     session.data_received(b"".join(heartbeat(n) for n in range(3)))
-    session.in_flight_max = 1000
+    session.connection.in_flight_max = 1000
     session.data_received(b"".join(heartbeat(n) for n in range(3, 50)))
 
     assert len(broker.frames()) == 11  # a second of the rate, and the one that made debt
-    assert session.pauses == THROTTLED
+    assert session.connection.pauses == THROTTLED
     assert not client.is_reading()
     session.connection_lost(None)
     assert len(harness.quota.queue(REQUESTS)) == 0
@@ -155,14 +152,14 @@ async def test_of_many_small_requests_at_once_only_the_allowed_ones_pass(harness
 async def test_queued_connections_proceed_when_the_limit_is_raised(harness: Harness) -> None:
     harness.limit(REQUESTS, 10.0)
     session, client, broker = harness.session()
-    session.in_flight_max = 1000
+    session.connection.in_flight_max = 1000
     session.data_received(b"".join(heartbeat(n) for n in range(50)))
     held = 50 - len(broker.frames())
 
     harness.quotas.retune(TENANT.id, {}, harness.gateway.now())
 
     assert len(broker.frames()) == held
-    assert session.pauses == 0
+    assert session.connection.pauses == 0
     assert client.is_reading()
 
 
@@ -231,7 +228,8 @@ async def test_a_queued_fetch_is_charged_what_the_last_one_returned(harness: Har
         session.data_received(fetch(12, 1000, 2))
     for session, _, _ in sessions:
         harness.quota.egress_left -= 20_000  # of a large response, the rest of which is
-        session._received += 20_000
+        assert session.connection.throttle is not None
+        session.connection.throttle._received += 20_000
         session.from_broker(response)
         session.data_received(fetch(12, 1000, 2))
     held = [len(broker.frames()) for _, _, broker in sessions]
@@ -280,7 +278,7 @@ async def test_a_failure_of_one_queued_connection_closes_it_alone(
         session.data_received(heartbeat(1) + heartbeat(2) + heartbeat(3))
     before = len(broker.frames())
 
-    broken.request_handler.routes = {(HEARTBEAT, 0): cast("Route", Faulty())}
+    broken.connection.routes = {(HEARTBEAT, 0): cast("Route", Faulty())}
     harness.quotas.retune(TENANT.id, {}, 0.0)
 
     assert client.closed
@@ -332,10 +330,11 @@ async def test_an_exhausted_limit_without_waiters_is_reopened(harness: Harness) 
     session, _, _ = harness.session()
     harness.quota.egress_left -= 5000  # a consumer got too much once, and disconnected
     harness.quota.charge_egress(0.0)
-    closed = session.is_throttled()
+    assert session.connection.throttle is not None
+    closed = session.connection.throttle.exhausted()
     harness.at(SOON)
 
     session.data_received(heartbeat(1))
 
     assert closed
-    assert not session.is_throttled()
+    assert not session.connection.throttle.exhausted()

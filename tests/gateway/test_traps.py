@@ -266,4 +266,6 @@ def test_compressed_and_large_batches_are_streamed(
     consumer.close()
 
     assert read == values + values
-    assert gateway.do(lambda: all(not s.requests.held_bytes for s in gateway.gateway.sessions.values()))
+    assert gateway.do(
+        lambda: all(not s.connection.requests.held_bytes for s in gateway.gateway.sessions.values())
+    )

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.config import Tenant
-from penstock.gateway.metering import Usage
-from penstock.gateway.shared_counters import SharedCounters
-from penstock.gateway.worker_quota import SHARE_SECONDS, WorkerQuotas, increase
+from penstock.gateway.limits.metering import Usage
+from penstock.gateway.limits.shared_counters import SharedCounters
+from penstock.gateway.limits.worker_quota import SHARE_SECONDS, WorkerQuotas, increase
 from penstock.model.events import Dimension
 from penstock.model.ids import LogicalClusterId
 
 if TYPE_CHECKING:
-    from penstock.gateway.tenant_quota import TenantQuota
+    from penstock.gateway.limits.tenant_quota import TenantQuota
 
 ID = LogicalClusterId("lkc-000001")
 RATE = 1000.0

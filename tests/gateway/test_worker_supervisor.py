@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from penstock.gateway.config import Broker, GatewayConfig
+from penstock.gateway.process.worker_supervisor import as_worker, reserve_ports
 from penstock.gateway.settings import GatewaySettings, Routing
-from penstock.gateway.worker_supervisor import as_worker, reserve_ports
 from penstock.model.errors.gateway import ListenFailed
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 from tests.harness.fleet import wait_for
@@ -29,7 +29,7 @@ PARENT = """
 import os, signal, sys
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(file=sys.stderr))
-from penstock.gateway.worker_supervisor import WorkerSlot, Supervisor
+from penstock.gateway.process.worker_supervisor import WorkerSlot, Supervisor
 
 def printed(*words):  # in one write: parent and workers share the pipe
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cli.app import run
 from penstock.gateway.config import TenantLimits
-from penstock.gateway.run_file import headline_metrics
+from penstock.gateway.process.run_file import headline_metrics
 from penstock.gateway.settings import Bounds
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Login, Mechanism, Security
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock.gateway.run_file import RunFile
+    from penstock.gateway.process.run_file import RunFile
     from tests.harness.fleet import Fleet
     from tests.harness.gateway import Access
 

@@ -7,22 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
-from penstock.gateway.connection_states import Event, advance
-from penstock.gateway.server import Gateway
-from penstock.gateway.session import Session
+from penstock.gateway.limits.metering import Usage
+from penstock.gateway.process.server import Gateway
+from penstock.gateway.process.session import Session
+from penstock.gateway.process.upstream import Upstream
 from penstock.gateway.settings import Bounds, GatewaySettings
-from penstock.gateway.tenant_names import TenantContext
-from penstock.gateway.upstream import Upstream
+from penstock.gateway.tenancy.tenant_names import TenantContext
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, ServiceAccountId, Zone
 from penstock.wire.definitions import Versions
+from penstock.wire.frames import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 TENANT = Tenant(LogicalClusterId("lkc-7hq2mz"))
 PRINCIPAL = Principal(TENANT.id, "", b"", ServiceAccountId("sa-000001"), 1, "127.0.0.1")
 BROKER = Broker(BrokerId(1), Zone("a"), "127.0.0.1", 1, 0)
 BOUNDS = Bounds(in_flight_max=4)
+LOGIN = Request("SaslAuthenticate", 2, 1, "c", {"AuthBytes": b""})
 
 
 class Wire(asyncio.Transport):
@@ -82,14 +84,16 @@ def quiet_gateway(bounds: Bounds = BOUNDS) -> Gateway:
     return made
 
 
-def serving_session(
-    gateway: Gateway, made: Callable[[Gateway, int, str, Broker | None], Session] = Session
-) -> tuple[Session, Wire, Wire]:
+def serving_session(gateway: Gateway, tenant: Tenant = TENANT) -> tuple[Session, Wire, Wire]:
     """A serving session, its client's transport and its broker's."""
-    session, client, broker = made(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
+    session, client, broker = Session(gateway, 1, "127.0.0.1", BROKER), Wire(), Wire()
     session.connection_made(client)
-    session.life = advance(session.life, Event.LOGGED_IN, principal=PRINCIPAL)
+    usage = gateway.usage.setdefault(TENANT.id, Usage())
+    session.connection.logged_in(PRINCIPAL, usage)
     upstream = Upstream(BROKER)
     upstream.connection_made(broker)
-    session.link(upstream, TenantContext(TENANT, {1: (b"gateway", 9001)}))
+    session.join(upstream)
+    context = TenantContext(tenant, {1: (b"gateway", 9001)})
+    session.connection.linked(LOGIN, context, BROKER, 0, gateway.now())
+    session.connection.to_client.clear()  # the response to the login
     return session, client, broker

@@ -17,9 +17,9 @@ import uvloop
 from penstock.fleet.certificates import load_platform_key
 from penstock.fleet.spec import Listener
 from penstock.gateway.config import ApiKey, Broker, GatewayConfig, ServiceAccount, Tenant
-from penstock.gateway.server import Gateway
+from penstock.gateway.process.server import Gateway
 from penstock.gateway.settings import Bounds, GatewaySettings
-from penstock.gateway.tenant_provisioning import acls_for, provision
+from penstock.gateway.tenancy.tenant_provisioning import acls_for, provision
 from penstock.kafka.client import Client
 from penstock.kafka.routing import NodeWithId
 from penstock.kafka.security import Login, Mechanism, Security

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from penstock.control.physical.gateway_files import free_ports
-from penstock.gateway.run_file import running
+from penstock.gateway.process.run_file import running
 from tests.harness.fleet import wait_for
 from tests.harness.gateway import brokers_of, provisioned
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.gateway.config import Tenant
-    from penstock.gateway.run_file import RunFile
+    from penstock.gateway.process.run_file import RunFile
     from tests.harness.fleet import Fleet
     from tests.harness.gateway import Access
 

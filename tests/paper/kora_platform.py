@@ -10,7 +10,11 @@ CLAIMS: Final = (
     Claim(
         "§1, §5",
         "Users pay only for what they use: usage is metered to the byte.",
-        ("penstock.gateway.metering", "penstock.pipeline.jobs.metering", "penstock.pipeline.jobs.invoices"),
+        (
+            "penstock.gateway.limits.metering",
+            "penstock.pipeline.jobs.metering",
+            "penstock.pipeline.jobs.invoices",
+        ),
         (
             "tests/pipeline/test_tenant.py::test_metered_usage_equals_the_gateway_s_counters_to_the_byte",
             "tests/pipeline/test_metering.py::test_late_repeated_and_lost_reports_never_count_twice",
@@ -68,7 +72,11 @@ CLAIMS: Final = (
     Claim(
         "§3.2",
         "Quotas and API keys reach the physical cluster over the Kafka protocol and are stored in internal topics.",
-        ("penstock.control.state_publisher", "penstock.gateway.tenant_source", "penstock.model.tenant_state"),
+        (
+            "penstock.control.state_publisher",
+            "penstock.gateway.process.tenant_source",
+            "penstock.model.tenant_state",
+        ),
         (
             "tests/control/test_gateway_files.py::test_keys_reach_the_gateway_when_created_rotated_and_revoked",
             "tests/control/test_service.py::test_client_quotas_follow_the_quota_and_are_deleted_with_the_tenant",
@@ -78,7 +86,7 @@ CLAIMS: Final = (
     Claim(
         "§3.2",
         "Control plane and data plane are decoupled: tenants work and gateways start while no control plane runs.",
-        ("penstock.gateway.tenant_source",),
+        ("penstock.gateway.process.tenant_source",),
         (
             "tests/control/test_gateway_files.py::test_gateways_start_and_serve_while_no_control_plane_runs",
             "tests/control/test_physical.py::test_tenants_work_and_gateways_start_while_home_cluster_and_control_plane_are_down",
@@ -88,7 +96,7 @@ CLAIMS: Final = (
     Claim(
         "§3.2",
         "Users use standard Kafka clients; the client APIs remain the same.",
-        ("penstock.gateway.session", "penstock.gateway.apis", "penstock.wire"),
+        ("penstock.gateway.connection.connection", "penstock.gateway.tenancy.apis", "penstock.wire"),
         (
             "tests/gateway/test_java.py::test_java_clients_of_two_tenants_work_at_once_under_the_same_names",
             "tests/gateway/test_librdkafka.py::test_a_transaction_commits_records_and_offsets_or_neither",
@@ -101,14 +109,14 @@ CLAIMS: Final = (
     Claim(
         "§3.2",
         "The proxy routes to individual brokers by SNI.",
-        ("penstock.gateway.sni_hosts", "penstock.gateway.server"),
+        ("penstock.gateway.process.sni_hosts", "penstock.gateway.process.server"),
         ("tests/gateway/test_server.py::test_the_host_name_selects_tenant_and_broker",),
         rows=("K2",),
     ),
     Claim(
         "§3.2",
         "The proxy is stateless and scales separately from brokers.",
-        ("penstock.gateway.process", "penstock.gateway.worker_supervisor"),
+        ("penstock.gateway.process.run", "penstock.gateway.process.worker_supervisor"),
         (
             "tests/gateway/test_replacement.py::test_nothing_is_lost_while_gateways_are_replaced",
             "tests/gateway/test_drain.py::test_clients_with_default_settings_see_no_error_during_a_replacement",
@@ -119,13 +127,13 @@ CLAIMS: Final = (
     Claim(
         "§3.2",
         "The proxy supports large clusters without running out of ports.",
-        ("penstock.gateway.upstream",),
+        ("penstock.gateway.process.upstream",),
         rows=("K2",),
     ),
     Claim(
         "§3.2",
         "Network access rules and connection limits are enforced at the proxy before the broker authenticates.",
-        ("penstock.gateway.admission", "penstock.gateway.config"),
+        ("penstock.gateway.limits.admission", "penstock.gateway.config"),
         (
             "tests/gateway/test_endurance.py::test_connections_beyond_the_limit_or_outside_the_networks_are_refused",
             "tests/gateway/test_decisions.py::test_deny_rules_come_first_and_ipv4_mapped_addresses_match",
@@ -139,8 +147,8 @@ CLAIMS: Final = (
         (
             "penstock.metrics_server",
             "penstock.kafka.broker_metrics",
-            "penstock.gateway.metrics",
-            "penstock.gateway.telemetry",
+            "penstock.gateway.process.metrics",
+            "penstock.gateway.tenancy.telemetry",
             "penstock.control.metrics",
             "penstock.quota.metrics",
         ),

@@ -25,7 +25,11 @@ CLAIMS: Final = (
     Claim(
         "§5.1",
         "Authentication with API keys, authorisation and encryption isolate a tenant's data.",
-        ("penstock.gateway.login", "penstock.gateway.tenant_provisioning", "penstock.fleet.certificates"),
+        (
+            "penstock.gateway.connection.login",
+            "penstock.gateway.tenancy.tenant_provisioning",
+            "penstock.fleet.certificates",
+        ),
         (
             "tests/gateway/test_endurance.py::test_wrong_secrets_are_refused_and_too_many_lock_the_address_out",
             "tests/gateway/test_endurance.py::test_a_revoked_key_loses_its_connections_and_others_keep_theirs",
@@ -38,7 +42,11 @@ CLAIMS: Final = (
     Claim(
         "§5.1",
         "Topics, groups, transactional ids and ACLs carry the logical cluster id inside Kafka.",
-        ("penstock.gateway.tenant_names", "penstock.gateway.tenant_acls", "penstock.wire.field_rules"),
+        (
+            "penstock.gateway.tenancy.tenant_names",
+            "penstock.gateway.tenancy.tenant_acls",
+            "penstock.wire.field_rules",
+        ),
         (
             "tests/gateway/test_slots.py::test_every_name_that_reaches_the_broker_has_the_tenants_prefix",
             "tests/gateway/test_groups.py::test_transactions_are_listed_and_described_to_their_own_tenant",
@@ -49,7 +57,7 @@ CLAIMS: Final = (
     Claim(
         "§5.1, Figure 8",
         "Namespaces are invisible to clients: two tenants use the same names.",
-        ("penstock.gateway.tenant_names", "penstock.gateway.cluster_view"),
+        ("penstock.gateway.tenancy.tenant_names", "penstock.gateway.tenancy.cluster_view"),
         (
             "tests/gateway/test_librdkafka.py::test_two_tenants_with_the_same_topic_name_have_separate_records",
             "tests/gateway/test_librdkafka.py::test_metadata_shows_only_the_tenants_topics_and_the_gateways_addresses",
@@ -59,7 +67,11 @@ CLAIMS: Final = (
     Claim(
         "§5.1, Figure 8",
         "A request can only access its tenant's resources, consumer offsets included.",
-        ("penstock.gateway.session", "penstock.gateway.topic_ids", "penstock.gateway.name_patterns"),
+        (
+            "penstock.gateway.connection.connection",
+            "penstock.gateway.tenancy.topic_ids",
+            "penstock.gateway.tenancy.name_patterns",
+        ),
         (
             "tests/gateway/test_slots.py::test_no_field_of_any_api_and_version_reaches_another_tenant",
             "tests/gateway/test_attacks.py::test_another_tenants_names_reach_nothing_in_any_api",
@@ -71,7 +83,7 @@ CLAIMS: Final = (
     Claim(
         "§5.2",
         "A tenant beside greedy neighbours performs as on a dedicated cluster: its P99 latency at most doubles.",
-        ("penstock.gateway.throttled_session", "penstock.gateway.throttle_queue"),
+        ("penstock.gateway.connection.throttle", "penstock.gateway.limits.throttle_queue"),
         (
             "bench.isolation::ingress-victim-p99-to-alone",
             "bench.isolation::egress-victim-p99-to-alone",
@@ -83,8 +95,8 @@ CLAIMS: Final = (
         "§5.2",
         "Quotas limit a tenant's ingress and egress bandwidth.",
         (
-            "penstock.gateway.tenant_quota",
-            "penstock.gateway.throttled_session",
+            "penstock.gateway.limits.tenant_quota",
+            "penstock.gateway.connection.throttle",
             "penstock.quota.token_bucket",
         ),
         (
@@ -96,7 +108,11 @@ CLAIMS: Final = (
     Claim(
         "§5.2",
         "Quotas limit a tenant's CPU use: the time the broker spends on its requests.",
-        ("penstock.gateway.tenant_quota", "penstock.gateway.calibration", "penstock.quota.calibration"),
+        (
+            "penstock.gateway.limits.tenant_quota",
+            "penstock.gateway.limits.calibration",
+            "penstock.quota.calibration",
+        ),
         (
             "tests/gateway/test_tenant_quota.py::test_responses_and_service_time_are_charged_likewise",
             "tests/gateway/test_calibration.py::test_tenants_are_charged_for_work_alone",
@@ -107,7 +123,7 @@ CLAIMS: Final = (
     Claim(
         "§5.2",
         "Quotas limit a tenant's connections and connection attempts.",
-        ("penstock.gateway.admission", "penstock.gateway.shared_counters"),
+        ("penstock.gateway.limits.admission", "penstock.gateway.limits.shared_counters"),
         (
             "tests/gateway/test_workers.py::test_a_tenants_connections_are_counted_over_both_workers_without_dead_ones",
             "tests/gateway/test_shared_counters.py::test_a_tenants_connections_and_rate_apply_to_both_workers_together",
@@ -117,7 +133,7 @@ CLAIMS: Final = (
     Claim(
         "§5.2",
         "Quotas limit behaviour that costs broker memory: request size, fetch size, fetch sessions.",
-        ("penstock.gateway.fetch_sessions", "penstock.gateway.tenant_quota"),
+        ("penstock.gateway.tenancy.fetch_sessions", "penstock.gateway.limits.tenant_quota"),
         (
             "tests/gateway/test_tenant_quota.py::test_a_request_beyond_its_tenants_limit_closes_the_connection",
             "tests/gateway/test_tenant_quota.py::test_a_fetch_is_capped_at_a_fraction_of_a_second",
@@ -128,14 +144,14 @@ CLAIMS: Final = (
     Claim(
         "§5.2",
         "Quotas limit how many partitions a tenant has and how fast it creates and deletes them.",
-        ("penstock.gateway.partition_limits",),
+        ("penstock.gateway.limits.partition_limits",),
         ("tests/gateway/test_tenant_quota.py::test_partitions_are_limited_in_number_and_rate_of_change",),
         rows=("K18",),
     ),
     Claim(
         "§5.2, Figure 9",
         "A tenant's quota is split over the brokers that serve it; each enforces its part independently.",
-        ("penstock.quota.sharing", "penstock.quota.enforcement", "penstock.gateway.quota_shares"),
+        ("penstock.quota.sharing", "penstock.quota.enforcement", "penstock.gateway.limits.quota_shares"),
         (
             "tests/quota/test_usage_reports.py::test_the_first_split_is_even",
             "tests/quota/test_enforcement.py::test_no_gateway_ever_enforces_more_than_the_whole_quota",
@@ -146,7 +162,7 @@ CLAIMS: Final = (
     Claim(
         "§5.2.1",
         "Broker-wide limits on ingress and connection rate back-pressure all tenants in proportion to their quotas.",
-        ("penstock.gateway.broker_pressure", "penstock.quota.auto_tuning"),
+        ("penstock.gateway.limits.broker_pressure", "penstock.quota.auto_tuning"),
         (
             "tests/gateway/test_broker_pressure.py::test_tenants_share_a_brokers_limit_by_quota_and_the_metrics_show_the_reason",
             "tests/gateway/test_broker_pressure.py::test_logins_beyond_a_brokers_limit_are_refused_in_proportion_to_quotas",
@@ -157,13 +173,13 @@ CLAIMS: Final = (
     Claim(
         "§5.2.1",
         "A broker-wide limit on egress does so too.",
-        ("penstock.gateway.broker_pressure",),
+        ("penstock.gateway.limits.broker_pressure",),
         rows=("K19",),
     ),
     Claim(
         "§5.2.1",
         "Request back pressure protects CPU: it starts when requests queue at the broker.",
-        ("penstock.quota.auto_tuning", "penstock.quota.pressure", "penstock.gateway.pressure_reports"),
+        ("penstock.quota.auto_tuning", "penstock.quota.pressure", "penstock.gateway.limits.pressure_reports"),
         (
             "tests/gateway/test_broker_pressure.py::test_the_limit_falls_while_requests_wait_and_is_lifted_when_they_do_not",
             "tests/quota/test_auto_tuning.py::test_request_time_is_limited_while_requests_queue_and_freed_within_seconds",
@@ -184,7 +200,7 @@ CLAIMS: Final = (
     Claim(
         "§5.2.2, Figure 9",
         "Usage and throttling of each tenant are published periodically to quota coordinators.",
-        ("penstock.gateway.quota_shares", "penstock.quota.usage_reports"),
+        ("penstock.gateway.limits.quota_shares", "penstock.quota.usage_reports"),
         (
             "tests/gateway/test_quota_shares.py::test_an_active_tenant_is_reported_every_other_second",
             "tests/gateway/test_quota_shares.py::test_a_report_includes_how_long_the_tenant_was_throttled",
@@ -245,7 +261,7 @@ CLAIMS: Final = (
         "A tenant's partitions are distributed over the brokers of its cell, and stay within it.",
         (
             "penstock.balance.replica_placement",
-            "penstock.gateway.request_rewriting",
+            "penstock.gateway.tenancy.request_rewriting",
             "penstock.control.checker",
         ),
         (

@@ -16,8 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.control.state_publisher import COMPACTED
 from penstock.fleet.local_fleet import save_fleet_document
-from penstock.gateway.quota_shares import QuotaShareFollower, UsageReporter
-from penstock.gateway.throttled_session import throttled_sessions
+from penstock.gateway.limits.quota_shares import QuotaShareFollower, UsageReporter
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic as KafkaTopic
 from penstock.kafka.append import append
@@ -82,9 +81,7 @@ class ReportingGateway:
 def start_reporting(fleet: Fleet, name: str, access: Access) -> ReportingGateway:
     client = Client(fleet.bootstrap, fleet.security())
     shares, reporter = QuotaShareFollower(client, name, len(NAMES)), UsageReporter()
-    running = start_gateway(
-        fleet, [access], name=name, publish=reporter, session=throttled_sessions(shares.quotas)
-    )
+    running = start_gateway(fleet, [access], name=name, publish=reporter, quotas=shares.quotas)
     reporting = ReportingGateway(name, running, shares, reporter, client)
 
     async def run() -> None:

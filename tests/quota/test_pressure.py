@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from time import perf_counter
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.config import Broker, BrokerMetrics
-from penstock.gateway.metering import Source
-from penstock.gateway.pressure_reports import PressureWatch, in_flight
+from penstock.gateway.limits.metering import Source
+from penstock.gateway.limits.pressure_reports import PressureWatch, in_flight
 from penstock.kafka.broker_metrics import BrokerMetrics as ScrapedBrokerMetrics
 from penstock.kafka.broker_metrics import ControllerMetrics, NodeMetrics
 from penstock.kafka.connection import Connection
@@ -28,7 +28,7 @@ from tests.harness.gateway import new_access, start_gateway
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.gateway.server import Gateway
+    from penstock.gateway.process.server import Gateway
     from tests.harness.fleet import Fleet
 
 SLOW, CALM, BETWEEN = 0.9, 0.1, 0.4
@@ -83,9 +83,11 @@ class PressedGateway:
     def __init__(self) -> None:
         self.config = SimpleNamespace(brokers=BROKERS)
         self.report_source = Source(PhysicalClusterId("pkc-000000"), "gw-1", "1")
-        waiting = [(0, SimpleNamespace(counts_service_time=True), perf_counter() - 60)]
+        self.now = time.monotonic
+        since = self.now() - 60
         self.sessions = {
-            n: SimpleNamespace(broker=broker, in_flight=waiting) for n, broker in enumerate(BROKERS)
+            n: SimpleNamespace(connection=SimpleNamespace(broker=broker, waiting_since=lambda: since))
+            for n, broker in enumerate(BROKERS)
         }
         self.scrapes: list[int] = []
         self.watch = PressureWatch(cast("Gateway", self), self.scrape)

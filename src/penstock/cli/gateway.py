@@ -12,11 +12,11 @@ from cyclopts import App, Parameter, validators
 from penstock.cli.output import log_json_lines, report, show, table_of
 from penstock.cli.settings import Options
 from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
-from penstock.gateway.process import DRAIN_SECONDS_MORE, run_gateway
-from penstock.gateway.run_file import end, headline_metrics, running
+from penstock.gateway.limits.shared_counters import WORKERS_MAX
+from penstock.gateway.process.run import DRAIN_SECONDS_MORE, run_gateway
+from penstock.gateway.process.run_file import end, headline_metrics, running
 from penstock.gateway.settings import Bounds, read_gateway_file
-from penstock.gateway.shared_counters import WORKERS_MAX
-from penstock.gateway.tenant_provisioning import provision as provision_tenants
+from penstock.gateway.tenancy.tenant_provisioning import provision as provision_tenants
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.api_keys import new_api_key

@@ -30,7 +30,7 @@ from penstock.control.registry import Change, Put, Registry
 from penstock.control.relief_service import CellReliefService
 from penstock.control.state_publisher import COMPACTED
 from penstock.fleet.passwords import SCRAM_ITERATIONS
-from penstock.gateway.tenant_source import GATEWAY_USER, gateway_acls
+from penstock.gateway.process.tenant_source import GATEWAY_USER, gateway_acls
 from penstock.kafka.admin import acls, users
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic

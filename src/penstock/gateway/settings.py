@@ -22,7 +22,7 @@ from penstock.gateway.config import (
     Tenant,
     TenantLimits,
 )
-from penstock.gateway.shared_counters import WORKERS_MAX
+from penstock.gateway.limits.shared_counters import WORKERS_MAX
 from penstock.model.api_keys import API_KEY_LENGTH
 from penstock.model.entities import GRANT_OPERATIONS, GRANT_PATTERNS, GRANT_RESOURCES, Grant, Role
 from penstock.model.errors.gateway import PlatformKeyMissing

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 from penstock.control.physical.local import gateway_file
 from penstock.fleet.supervisor import supervisor_of
-from penstock.gateway.run_file import running
+from penstock.gateway.process.run_file import running
 from penstock.pipeline.status import all_statuses
 from penstock.platform.control_client import read_address
 

@@ -29,7 +29,7 @@ from penstock.fleet.adoption import load_adopted, load_target
 from penstock.fleet.capabilities import Capability, require
 from penstock.fleet.certificates import load_platform_key
 from penstock.fleet.layout import Layout, make_directory
-from penstock.gateway.tenant_source import GATEWAY_USER
+from penstock.gateway.process.tenant_source import GATEWAY_USER
 from penstock.kafka.admin import acls, brokers, groups, topics, users
 from penstock.kafka.admin.acls import AclFilter
 from penstock.kafka.admin.outcomes import results_or_raise

@@ -1,0 +1,558 @@
+"""One client's connection to one broker: bytes in, bytes and effects out. No sockets, no clock, no tasks.
+
+`from_client` and `from_broker` take what was read, with the time. They append what must be written to
+`to_client` and `to_broker`, and anything rarer to `effects`. `process.session` is the asyncio side.
+
+Bytes pass two splicers, which call `stages` as frames begin and end. Between them is one queue in request
+order: a forwarded request waits there for the broker's response, and a response made by the gateway is queued
+there too, so a client always receives its responses in order.
+
+Back-pressure: when one side cannot be written to, the other is not read. A client is also not read while the
+gateway works on one of its requests, while it waits for a quota, and while too many requests are in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from penstock.gateway.connection.effects import Close, Deny, LogIn, Wake
+from penstock.gateway.connection.fast_path import FastPath
+from penstock.gateway.connection.in_flight import InFlight, local_response
+from penstock.gateway.connection.local_requests import LocalRequests
+from penstock.gateway.connection.local_work import LocalWork
+from penstock.gateway.connection.login import login_error, login_response
+from penstock.gateway.connection.request_sampling import ConnectionSample
+from penstock.gateway.connection.routes import API_VERSIONS, BEFORE_LOGIN, Route, routes
+from penstock.gateway.connection.stages import RequestStages, ResponseStages
+from penstock.gateway.connection.states import (
+    BROKER_FULL,
+    CLIENT_FULL,
+    DRAINING,
+    IN_FLIGHT,
+    LOCAL_WORK,
+    MUTED,
+    THROTTLED,
+    Event,
+    Life,
+    State,
+    advance,
+)
+from penstock.gateway.connection.throttle import FETCH_KEY, Throttle
+from penstock.gateway.limits.admission import Denial
+from penstock.gateway.limits.tenant_quota import with_throttle_time
+from penstock.gateway.tenancy.tenant_names import Inward, LearningInward, Outward
+from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors.gateway import UpstreamUnreachable
+from penstock.model.errors.plans import RequestFrameMalformed, RequestFrameTooLarge
+from penstock.wire.names import Names
+from penstock.wire.splice import TAKE, Limits, Requests, Responses
+
+if TYPE_CHECKING:
+    from penstock.gateway.config import Broker, GatewayConfig, Principal
+    from penstock.gateway.connection.effects import Effect
+    from penstock.gateway.connection.in_flight import OnResponse
+    from penstock.gateway.connection.services import Services
+    from penstock.gateway.limits.metering import Usage
+    from penstock.gateway.limits.throttle_queue import ThrottleQueue, Waiter
+    from penstock.gateway.tenancy.tenant_names import TenantContext
+    from penstock.gateway.tenancy.topic_ids import UnknownIds
+    from penstock.wire.frames import Request
+    from penstock.wire.splice import Action, Buffer, Observations
+
+CLOSING_SECONDS: Final = 5.0  # for a client to read what was written before the connection is aborted
+RENEWED_AFTER: Final = 0.8  # of a login's lifetime: a request may be in flight when it ends
+NEVER: Final = float("inf")
+
+
+class Connection:
+    """A client's connection, from accept to close. Every method that takes `now` may produce output."""
+
+    __slots__ = (
+        "_resumable", "active", "broker", "closed", "context", "effects", "fast_path", "in_flight",
+        "in_flight_max", "inward", "last_active", "learning_inward", "life", "limits", "local_requests",
+        "now", "number", "outward", "pauses", "renew_at", "requests", "responded_at", "responses", "routes",
+        "sample", "services", "throttle", "to_broker", "to_client", "unknown_ids", "usage", "waiter",
+        "work",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        services: Services,
+        number: int,
+        address: str,
+        broker: Broker | None,
+        usage: Usage,
+        waiter: Waiter,
+        now: float,
+    ) -> None:
+        bounds = services.bounds
+        self.services = services
+        self.number = number
+        self.broker = broker  # None until SNI or the login selects one
+        self.usage = usage  # the tenant's after login
+        self.waiter = waiter  # continues this connection when it has waited for a quota
+        self.life = Life(address)
+        self.closed = False
+        self.now = now
+        self.last_active = now
+        self.active = True  # since the last sweep
+        self.pauses = 0
+        self.in_flight: deque[InFlight] = deque()
+        self.in_flight_max = bounds.in_flight_max
+        self.responded_at = now  # when the broker's last response arrived
+        self.to_broker: list[Buffer] = []
+        self.to_client: list[Buffer] = []
+        self.effects: list[Effect] = []
+        self.limits = Limits(bounds.frame_bytes_max, bounds.held_bytes_max)
+        self.requests = Requests(RequestStages(self), Names(), self.limits)
+        self.routes: dict[tuple[int, int], Route] = {}  # empty before login
+        self.local_requests = LocalRequests(self)
+        self.work = LocalWork(self)
+        self.context: TenantContext | None = None  # from login on, as the next
+        self.throttle: Throttle | None = None
+        self.sample: ConnectionSample | None = None  # if the tenant's requests are sampled
+        self.unknown_ids: UnknownIds | None = None
+        self.renew_at = NEVER  # when to log in to the broker again
+        self._resumable = False  # something that prevented reading a frame is over
+
+    # Bytes
+
+    def from_client(self, data: bytes, now: float) -> None:
+        if self.closed:
+            return
+        self.now = now
+        self.active = True
+        throttle, requests = self.throttle, self.requests
+        if throttle is not None and data[4:6] == FETCH_KEY and not requests.mid_frame:
+            data = throttle.cap(data, len(self.in_flight))
+        try:
+            requests.feed(data, self.to_broker)
+        except PenstockError as failure:
+            self.fail(failure)
+            return
+        if throttle is not None:
+            throttle.in_flight_before = len(self.in_flight)
+            unknown_ids = self.unknown_ids
+            if unknown_ids is not None and unknown_ids.ids:
+                self._look_up_ids()
+
+    def from_broker(self, data: bytes, now: float) -> None:
+        if self.closed:
+            return
+        self.now = now
+        throttle = self.throttle
+        assert throttle is not None, "a broker responds to linked connections only"
+        throttle.received(len(data), now)
+        throttled = None
+        if (throttle.muted_until or throttle.exhausted()) and self.responses.between_frames:
+            throttled = throttle.throttled_responses(self.in_flight, now)
+        before = self.usage.service_seconds
+        try:
+            self.responses.feed(data, self.to_client)
+            self.flush()
+        except PenstockError as failure:
+            self.fail(failure)
+        throttle.served(self.usage.service_seconds - before, now)
+        if throttled:
+            self.to_client = [with_throttle_time(b"".join(self.to_client), throttled)]
+        if self.pauses or self._resumable:
+            self._responses_sent()
+
+    def _responses_sent(self) -> None:
+        """Continue with a client whose in-flight queue has shrunk; close a drained one."""
+        if self.pauses & IN_FLIGHT and len(self.in_flight) <= self.in_flight_max // 2:
+            self.unpause(IN_FLIGHT)
+        self._resume()
+        if self.pauses & DRAINING and not self.in_flight and self.requests.between_frames:
+            self.close("drained")
+
+    # The queue
+
+    def enqueue(self, entry: InFlight) -> None:
+        self.in_flight.append(entry)
+        if len(self.in_flight) >= self.in_flight_max:
+            self.pauses |= IN_FLIGHT
+
+    def respond(self, frame: bytes) -> None:
+        """Send a response made by the gateway, after those still in flight."""
+        if self.sample is not None:
+            self.sample.record_response(int.from_bytes(frame[4:8], "big", signed=True), len(frame), None)
+        self.usage.bytes_out += len(frame)
+        if self.in_flight:
+            self.enqueue(local_response(frame))
+        else:
+            self.to_client.append(frame)
+
+    def flush(self) -> None:
+        """Move local responses that are due next to `to_client`."""
+        in_flight = self.in_flight
+        while in_flight and in_flight[0].route is None:
+            self.to_client.append(in_flight.popleft().response)
+
+    def forward(
+        self, frame: bytes, correlation_id: int, route: Route, then: OnResponse | None = None
+    ) -> None:
+        """Send a request that the gateway built."""
+        self.in_flight.append(InFlight(correlation_id, route, self.now, None, then))
+        self.to_broker.append(frame)
+
+    def responded(self, entry: InFlight, size: int) -> float:
+        """Count a response; returns the broker's time for it.
+
+        A pipelined request is served after the one before it, so its time starts with that response.
+        """
+        self.usage.bytes_out += size
+        started = entry.sent_at
+        if self.responded_at > started:
+            started = self.responded_at
+        self.responded_at = self.now
+        return self.now - started
+
+    def waiting_since(self) -> float | None:
+        """Since when the broker works on a request of this connection; None if on none, or on a long poll."""
+        if not self.in_flight:
+            return None
+        first = self.in_flight[0]
+        if first.route is None or not first.route.counts_service_time:
+            return None
+        return max(first.sent_at, self.responded_at)
+
+    # Pauses of the client
+
+    @property
+    def reads_client(self) -> bool:
+        """Whether the client's side should be read. A draining one is read to the end of its frame."""
+        if not self.pauses:
+            return True
+        return self.pauses == DRAINING and not self.requests.between_frames
+
+    def pause(self, reason: int) -> None:
+        self.pauses |= reason
+
+    def unpause(self, reason: int) -> None:
+        """Remove a reason; `_resume` continues with the frames it held."""
+        if self.pauses & reason:
+            self.pauses &= ~reason
+            self._resumable = True
+
+    def _resume(self) -> None:
+        while self._resumable and self.reads_client and not self.closed:
+            self._resumable = False
+            try:
+                self.requests.resume(self.to_broker)
+            except PenstockError as failure:
+                self.fail(failure)
+                return
+        if self.unknown_ids is not None and self.unknown_ids.ids:
+            self._look_up_ids()
+
+    def _look_up_ids(self) -> None:
+        if self.requests.between_frames:
+            self.local_requests.look_up_topic_ids()
+
+    def client_full(self, full: bool, now: float) -> None:
+        """The client does not read its responses, or reads them again."""
+        self._toggle(CLIENT_FULL, full, now)
+
+    def broker_full(self, full: bool, now: float) -> None:
+        """The broker does not keep up, or does again."""
+        self._toggle(BROKER_FULL, full, now)
+
+    def _toggle(self, reason: int, on: bool, now: float) -> None:
+        self.now = now
+        if on:
+            self.pause(reason)
+        else:
+            self.unpause(reason)
+            self._resume()
+
+    def reconfigure(self, config: GatewayConfig) -> None:
+        """Apply a changed configuration."""
+        if self.broker is not None:
+            self.broker = config.broker_of.get(self.broker.id, self.broker)
+        if self.context is not None:
+            self.routes = routes(restricted=self.context.restricted)
+
+    # Quota
+
+    def queued(self, throttle: Throttle, api_key: int, size: int) -> bool:
+        """Queue the next frame if a limit it uses is exhausted."""
+        if not throttle.holds(api_key, size, self.now):
+            return False
+        self.pause(THROTTLED)
+        return True
+
+    def proceed(self, queue: ThrottleQueue, now: float) -> None:
+        """The next frame has waited in this queue for long enough."""
+        self.now = now
+        throttle = self.throttle
+        assert throttle is not None, "only linked connections wait"
+        throttle.proceeds(queue, len(self.in_flight))
+        self.unpause(THROTTLED)
+        self._resume()
+        throttle.proceeded(len(self.in_flight))
+
+    def broker_limits_changed(self, now: float) -> None:
+        """Limits of the broker begin or cease to apply."""
+        tuner, throttle = self.services.tuner, self.throttle
+        if tuner is None or throttle is None or self.context is None:
+            return
+        throttle.share = tuner.share(self.broker, self.context.tenant.id, now)
+        if throttle.share is not None:
+            throttle.share.quota.throttled_seconds = throttle.quota.pressure_throttled_seconds
+
+    def change_partitions(self, count: int, wait: float) -> None:
+        """Count partition changes, and mute the client for as long as they cost."""
+        throttle = self.throttle
+        assert throttle is not None
+        self.usage.partition_changes += count
+        if wait > 0 and throttle.mute(wait, self.now):
+            self.pause(MUTED)
+            self.effects.append(Wake(throttle.muted_until - self.now))
+
+    # Login
+
+    def accepted(self) -> None:
+        """The TLS handshake, if any, is complete."""
+        self.life = advance(self.life, Event.ACCEPTED)
+
+    def log_in(self, request: Request) -> None:
+        """Let the process authenticate the client; nothing more is read meanwhile."""
+        if not self.life.serves and self.life.state is not State.HANDSHAKE:
+            raise RequestFrameMalformed(
+                api=request.api, version=request.version, reason="a login is in progress"
+            )
+        self.pause(LOCAL_WORK)
+        self.effects.append(LogIn(request))
+
+    def logged_in(self, principal: Principal, usage: Usage) -> None:
+        """The login is accepted; `linked` follows when the broker is connected."""
+        self.life = advance(self.life, Event.LOGGED_IN, principal=principal)
+        self.usage = usage
+
+    def linked(
+        self, request: Request, context: TenantContext, broker: Broker, lifetime_ms: int, now: float
+    ) -> None:
+        """The broker is connected and logged in to; from here on bytes flow both ways."""
+        self.now = now
+        services, tenant = self.services, context.tenant
+        self.context = context
+        self.broker = broker
+        quota = services.quotas.apply(tenant.id, tenant.quota, now)
+        quota.bind(self.usage)
+        self.usage.throttled_seconds = quota.throttled_seconds
+        self.usage.pressure_throttled_seconds = quota.pressure_throttled_seconds
+        self.usage.granted = quota.granted
+        work = None if services.calibration is None else services.calibration.of(broker)
+        self.throttle = Throttle(quota, self.usage, work, self.waiter)
+        self.broker_limits_changed(now)
+        self._rename(context, int(broker.id))
+        largest = tenant.limits.request_bytes_max
+        self.limit_requests(
+            self.limits
+            if largest is None
+            else Limits(min(largest, self.limits.frame_bytes_max), self.limits.held_bytes_max)
+        )
+        self.routes = routes(restricted=context.restricted)
+        self.broker_login_renewed(lifetime_ms)
+        self.life = advance(self.life, Event.LINKED)
+        self.respond(login_response(request))
+        sampled = services.sampling.of(tenant)
+        if sampled is not None:
+            self.sample = ConnectionSample(self, sampled)
+        self.unpause(LOCAL_WORK)
+        self._resume()
+
+    def _rename(self, context: TenantContext, broker: int) -> None:
+        sessions: dict[int, None] = {}
+        fetching = context.fetch_sessions(broker)
+        outward = self.outward = Outward(context, sessions, fetching)
+        self.inward = Inward(context, sessions, fetching)
+        self.learning_inward = LearningInward(context, sessions, fetching)
+        self.unknown_ids = self.inward.unknown_ids = self.learning_inward.unknown_ids = outward.unknown_ids
+        assert self.throttle is not None
+        fast_path = self.fast_path = FastPath(self, outward, self.throttle, self.services.acks)
+        stages = ResponseStages(self)
+        self.responses = Responses(stages, self.inward, self.limits)
+        self.responses.fast_path, self.responses.learn = fast_path.pass_response, stages.learn
+        self.requests.names = self.services.names(outward)
+        self.requests.fast_path, self.requests.learn = fast_path.pass_request, self.requests.handler.learn
+
+    def limit_requests(self, limits: Limits) -> None:
+        """Refuse larger requests, on the fast path too."""
+        self.requests.limits = limits
+        self.fast_path.whole_bytes_max = min(limits.whole_bytes_max, limits.frame_bytes_max)
+
+    def choose_names(self, route: Route) -> None:
+        """Select what renames the next response."""
+        if route.has_topic_ids or route.lists_brokers:
+            names = self.learning_inward
+            names.lists_brokers = route.lists_brokers
+            names.needs_brokers = route.lists_brokers and route.has_topic_ids
+            self.responses.names = names
+        else:
+            self.responses.names = self.inward
+
+    def logged_in_again(self, request: Request, principal: Principal, now: float) -> None:
+        """The client re-authenticated (KIP-368) as the same account; another one closes the connection."""
+        self.now = now
+        try:
+            self.life = advance(self.life, Event.LOGGED_IN_AGAIN, principal=principal)
+        except PenstockError as failure:
+            self.fail(failure)
+            return
+        self.respond(login_response(request))
+        self.unpause(LOCAL_WORK)
+        self._resume()
+
+    def login_rejected(self, request: Request, reason: Denial, *, silent: bool, seconds: float) -> None:
+        """Refuse a login and close a little later, so that guessing takes time."""
+        self.deny(reason)
+        if not silent:
+            self.respond(login_error(request))
+        self.effects.append(Close(reason, seconds))
+
+    def wants_broker_login(self, now: float) -> bool:
+        """Whether it is time to log in to the broker again, and the connection can."""
+        if now < self.renew_at or self.work.active or self.life.state is not State.SERVING:
+            return False
+        return self.requests.between_frames
+
+    def broker_login_renewed(self, lifetime_ms: int) -> None:
+        """The login is valid for so long; 0 means forever."""
+        self.renew_at = self.now + lifetime_ms / 1000 * RENEWED_AFTER if lifetime_ms else NEVER
+
+    def renew_broker_login(self, user: str, password: str, now: float) -> None:
+        """Log in to the broker again before its login expires, in order with the client's requests.
+
+        Clients are not involved: many never re-authenticate, and the broker would close their connections.
+        """
+        self.now = now
+        # Queued after the client's requests, which may be a long poll or a group rebalance.
+        self.work.start(self.local_requests.renew(user, password), self.services.bounds.idle_seconds)
+
+    # Time
+
+    def resolved(self, result: object, now: float) -> None:
+        """A `Call` has returned a result, or failed with an exception."""
+        self.now = now
+        if self.work.active:
+            self.work.resume(result)
+            self._resume()
+
+    def tick(self, now: float) -> None:
+        """End what has lasted its time: being muted, and work of the gateway."""
+        self.now = now
+        if self.closed:
+            return
+        if self.throttle is not None and self.throttle.muted_until and now >= self.throttle.muted_until:
+            self.throttle.muted_until = 0.0
+            self.unpause(MUTED)
+            self._resume()
+        if self.work.overdue(now):
+            self.work.stop()
+            broker = self.broker
+            number, address = ("?", "?") if broker is None else (broker.id, broker.address)
+            reason = "it did not respond in time"
+            self.fail(UpstreamUnreachable(broker=number, address=address, reason=reason))
+
+    def sweep(self, now: float) -> None:
+        """Close what has taken too long. Called once a second."""
+        self.tick(now)
+        state, bounds = self.life.state, self.services.bounds
+        if state in (State.NEW, State.HANDSHAKE, State.LINKING):
+            if now - self.last_active > bounds.handshake_seconds:
+                self.deny(Denial.HANDSHAKE_SLOW)
+                self.abort("the login timed out")
+        elif self.active or self.in_flight:
+            self.active = False
+            self.last_active = now
+        elif state is State.CLOSED:
+            if now - self.last_active > CLOSING_SECONDS:
+                self.abort("the client did not read what was written")
+        elif now - self.last_active > bounds.idle_seconds:
+            self.deny(Denial.IDLE)
+            self.abort("idle")
+
+    # Exceptions
+
+    def unrouted(self, api_key: int, version: int, size: int) -> Action:
+        """Handle a request without a route: before login, or of an unknown version."""
+        bound = self.services.bounds.unauthenticated_bytes_max
+        if size > bound:
+            raise RequestFrameTooLarge(size=size, limit=bound)
+        if api_key == API_VERSIONS or (api_key in BEFORE_LOGIN and not self.life.serves):
+            return TAKE
+        reason = "the API is not served" if self.life.serves else "it came before login"
+        self.deny(Denial.API_REFUSED, api=api_key)
+        raise RequestFrameMalformed(api=api_key, version=version, reason=reason)
+
+    def observed(self, route: Route, sent: Observations | None, seen: Observations, seconds: float) -> None:
+        """Act on fields observed in a response: acknowledged offsets, deleted topics."""
+        context, throttle = self.context, self.throttle
+        assert context is not None
+        assert throttle is not None
+        if not route.produces:
+            self.usage.service_seconds += seconds
+            names = [name for name, _, error in seen if not error and name is not None]
+            for name in names:
+                context.topics.forget(name)
+            deleted = throttle.deleted(names)
+            self.change_partitions(deleted, throttle.spend_changes(float(deleted), self.now))
+            return
+        assert sent is not None
+        acks = sent[0][0]
+        if acks == 1:  # with acks=all the broker waits for its followers
+            self.usage.service_seconds += seconds
+        ids = None if route.by_id else context.topics.by_name
+        self.services.acks.record(acks, sent[1:], seen, ids)
+
+    def drain(self, now: float) -> None:
+        """Accept no new requests; close when all in flight have their response."""
+        self.now = now
+        self.life = advance(self.life, Event.DRAIN)
+        if self.life.state is State.CLOSED:
+            self.close("drained")
+            return
+        self.pause(DRAINING)  # a frame that is being streamed is read to its end, the next one is held
+        self._responses_sent()
+
+    def deny(self, reason: Denial, *, api: object = None, error: object = None) -> None:
+        self.effects.append(Deny(reason, api, error))
+
+    def fail(self, failure: PenstockError) -> None:
+        """Count the failure and close: these bytes cannot be passed on."""
+        if isinstance(failure, RequestFrameTooLarge):
+            reason = Denial.TOO_LARGE
+        elif failure.fault is Fault.CALLER:
+            reason = Denial.MALFORMED
+        else:
+            reason = Denial.UPSTREAM
+        self.deny(reason, error=failure)
+        self.to_broker.clear()
+        self.close(str(failure))
+
+    def close(self, reason: str) -> None:
+        """Close when what was written has been sent."""
+        self._close(reason)
+        self.effects.append(Close(reason))
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self._close(reason)
+        self.effects.append(Close(reason, at_once=True))
+
+    def ended(self, now: float) -> None:
+        """The client's side is gone."""
+        self.now = now
+        self._close("")
+        if self.throttle is not None:
+            self.throttle.closed(now)
+        if self.sample is not None:
+            self.sample.closed()
+        self.work.stop()
+
+    def _close(self, reason: str) -> None:
+        self.closed = True
+        self.life = advance(self.life, Event.CLOSE, close_reason=reason)

@@ -1,0 +1,54 @@
+"""One request of a client, from the time it is read until its response is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.gateway.connection.fast_path import CachedRequest
+    from penstock.gateway.connection.routes import Route
+    from penstock.wire.splice import Observations
+
+    OnResponse = Callable[[bytes], bytes | None]
+
+
+class InFlight:
+    """An entry of the queue in which responses leave.
+
+    With a route, the broker's response is awaited: `then`, if set, gets that frame and returns what the
+    client receives. Without a route, `response` was made by the gateway and waits for those before it.
+    """
+
+    __slots__ = (
+        "cached", "correlation_id", "last_offset_delta", "observed", "response", "route", "sent_at", "then"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        correlation_id: int,
+        route: Route | None,
+        sent_at: float,
+        observed: Observations | None = None,
+        then: OnResponse | None = None,
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.route = route
+        self.sent_at = sent_at
+        self.observed = observed  # fields of the request
+        self.then = then
+        self.cached: CachedRequest | None = None  # on the fast path, which keeps one number instead
+        self.last_offset_delta = -1
+        self.response = b""
+
+    def observed_in_request(self) -> Observations | None:
+        """What was observed in the request, on either path."""
+        return self.observed if self.cached is None else self.cached.sent(self.last_offset_delta)
+
+
+def local_response(frame: bytes) -> InFlight:
+    """A response made by the gateway."""
+    entry = InFlight(0, None, 0.0)
+    entry.response = frame
+    return entry

@@ -1,0 +1,46 @@
+"""What a gateway lends to its connections: everything they use that is not theirs alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.balance.replica_placement import spread
+from penstock.gateway.connection.request_sampling import RequestSampling
+from penstock.gateway.limits.metering import Acks
+from penstock.gateway.limits.tenant_quota import Quotas
+from penstock.gateway.tenancy.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.balance.replica_placement import Placement
+    from penstock.gateway.config import Broker, Tenant
+    from penstock.gateway.limits.broker_pressure import AutoTuner
+    from penstock.gateway.limits.calibration import Calibration
+    from penstock.gateway.settings import Bounds
+    from penstock.gateway.tenancy.platform_client import PlatformClient
+    from penstock.gateway.tenancy.tenant_names import Outward
+    from penstock.wire.names import Names
+
+
+def renamed(outward: Outward) -> Names:
+    return outward
+
+
+@dataclass(slots=True)
+class Services:
+    """Shared by all connections of one gateway."""
+
+    bounds: Bounds
+    api_versions: Callable[[Broker | None, int, int], bytes]  # broker, version, correlation id → response
+    brokers_for: Callable[[Tenant], Sequence[Broker]]  # where a tenant's topics may be placed
+    place: Placement = spread
+    quotas: Quotas = field(default_factory=Quotas)
+    tuner: AutoTuner | None = None
+    calibration: Calibration | None = None
+    acks: Acks = field(default_factory=Acks)
+    sampling: RequestSampling = field(default_factory=lambda: RequestSampling(0.0))
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    platform: PlatformClient | None = None  # set when the gateway starts
+    names: Callable[[Outward], Names] = renamed  # of requests; tests switch renaming off

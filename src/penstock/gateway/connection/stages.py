@@ -1,0 +1,157 @@
+"""The stages that every frame passes, in order.
+
+A request: back-pressure, quota, route, rename, count and charge, sample, queue.
+A response: match, rename, count, evidence (acknowledged offsets), sample; `Connection` marks throttled ones.
+
+`Requests` and `Responses` of `penstock.wire.splice` call `begin` when a frame starts and `end` when it has
+been rewritten. A frame that the fast path recognises passes the same stages in `FastPath`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.gateway.connection.in_flight import InFlight
+from penstock.gateway.connection.states import NO_NEW_FRAMES
+from penstock.model.errors.gateway import ResponseUnexpected
+from penstock.wire.splice import HOLD, TAKE
+
+if TYPE_CHECKING:
+    from penstock.gateway.connection.connection import Connection
+    from penstock.gateway.connection.fast_path import CachedRequest
+    from penstock.gateway.connection.routes import Route
+    from penstock.model.errors.plans import NameRefused, ResponseRefused
+    from penstock.wire.splice import Action, Observations, Program
+
+
+class RequestStages:
+    """Frames from the client."""
+
+    __slots__ = ("cached", "connection", "correlation_id", "route", "size")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.route: Route | None = None  # of the current frame
+        self.cached: CachedRequest | None = None  # if it was just learned
+        self.correlation_id = 0
+        self.size = 0
+
+    def begin(self, api_key: int, version: int, correlation_id: int, size: int) -> Program | Action:
+        connection = self.connection
+        if connection.pauses & NO_NEW_FRAMES:
+            return HOLD
+        throttle = connection.throttle
+        if throttle is not None and throttle.exhausted() and connection.queued(throttle, api_key, size + 4):
+            return HOLD
+        route = self.route = connection.routes.get((api_key, version))
+        self.correlation_id = correlation_id
+        self.size = size + 4
+        return connection.unrouted(api_key, version, size) if route is None else route.request
+
+    def end(self, seen: Observations | None) -> None:
+        """The request has been rewritten and is on its way."""
+        connection, route = self.connection, self.route
+        assert route is not None
+        silent = seen is not None and seen[0][0] == 0  # acks=0: no response will come
+        self._count(silent=silent)
+        cached, self.cached = self.cached, None
+        if silent:
+            return
+        entry = InFlight(self.correlation_id, route, connection.now, seen)
+        if cached is not None and seen is not None:
+            entry.cached = cached
+            entry.last_offset_delta = seen[1][3]
+        connection.enqueue(entry)
+
+    def taken(self, frame: bytes) -> None:
+        """The gateway handles this request itself."""
+        connection = self.connection
+        if connection.throttle is not None:
+            self._count()
+        connection.local_requests.handle(frame, self.route)
+
+    def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
+        self._count()
+        self.connection.local_requests.refuse(frame, error)
+
+    def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Observations) -> None:
+        connection, route = self.connection, self.route
+        assert route is not None
+        fast_path = connection.fast_path
+        self.cached = fast_path.learn_request(frame, made, route, seen)
+        if fast_path.disabled:
+            connection.requests.learn = connection.responses.learn = None
+
+    def _count(self, *, silent: bool = False) -> None:
+        connection, throttle = self.connection, self.connection.throttle
+        assert throttle is not None
+        throttle.count(self.size, connection.now)
+        if connection.sample is not None and self.route is not None:
+            connection.sample.record_request(self.route, self.correlation_id, self.size, silent=silent)
+
+
+class ResponseStages:
+    """Frames from the broker."""
+
+    __slots__ = ("connection", "route", "size")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.route: Route | None = None
+        self.size = 0
+
+    def begin(self, correlation_id: int, size: int) -> Program | Action:
+        connection = self.connection
+        in_flight = connection.in_flight
+        connection.flush()
+        if not in_flight or in_flight[0].correlation_id != correlation_id:
+            expected = in_flight[0].correlation_id if in_flight else "nothing"
+            raise ResponseUnexpected(actual=f"correlation id {correlation_id}", expected=expected)
+        entry = in_flight[0]
+        route = self.route = entry.route
+        assert route is not None, "local responses have been flushed"
+        self.size = size + 4
+        if entry.then is not None:
+            return TAKE
+        connection.choose_names(route)
+        return route.response
+
+    def end(self, seen: Observations | None) -> None:
+        """The response has been rewritten."""
+        connection, route = self.connection, self.route
+        assert route is not None
+        entry = connection.in_flight.popleft()
+        seconds = connection.responded(entry, self.size)
+        error: int | None = None
+        if seen is not None:
+            connection.observed(route, entry.observed_in_request(), seen, seconds)
+            errors = [row[2] for row in seen if row[2]]  # Produce and DeleteTopics have one in each row
+            error = errors[0] if errors else None
+        elif route.counts_service_time:
+            connection.usage.service_seconds += seconds
+        if connection.sample is not None:
+            connection.sample.record_response(entry.correlation_id, self.size, seconds, error)
+
+    def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Observations) -> None:
+        del seen
+        connection = self.connection
+        cached = connection.in_flight[0].cached
+        if cached is not None:
+            connection.fast_path.learn_response(frame, made, cached)
+
+    def taken(self, frame: bytes) -> None:
+        """A response to a request that the gateway built."""
+        connection = self.connection
+        entry = connection.in_flight.popleft()
+        assert entry.then is not None
+        seconds = connection.responded(entry, 0)
+        connection.usage.service_seconds += seconds
+        response = entry.then(frame)
+        if response is not None:
+            connection.usage.bytes_out += len(response)
+            connection.to_client.append(response)
+            if connection.sample is not None:
+                connection.sample.record_response(entry.correlation_id, len(response), seconds)
+
+    def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
+        raise error

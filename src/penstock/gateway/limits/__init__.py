@@ -1,0 +1,19 @@
+"""What a client, a tenant and all of them together may use, and how that is counted.
+
+Modules:
+  admission         whether a client may connect or log in: counts and rates
+  broker_pressure   auto-tuning: tenants' shares of an overloaded broker
+  calibration       corrects observed request time by brokers' own metrics
+  metering          usage counters and acknowledged offset ranges
+  partition_limits  limits on a tenant's partitions and their changes (KIP-599)
+  pressure_reports  observes brokers under pressure, and reports it to a topic
+  quota_shares      reports usage, and follows the quota shares assigned to this gateway
+  shared_counters   counters in memory that all workers share
+  tenant_quota      charges a tenant's quota, and writes throttle times into responses
+  throttle_queue    connections that wait for a limit, first in, first out
+  worker_quota      a file's quotas, enforced by all workers together
+"""
+
+from penstock.wire.compiled import prefer_compiled as _prefer_compiled
+
+_prefer_compiled(__name__, __path__)

@@ -1,0 +1,163 @@
+"""Whether a client may connect, decided before a byte is read: counts and rates, with the time passed in.
+
+`Admission` is consulted on every accept (before TLS), after every failed login and after every successful
+one. Each denial has a reason, which is also the label of the metric that counts it. Memory is bounded
+(`shared_counters`): addresses without a connection are forgotten when there is no room.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from penstock.gateway.limits.shared_counters import HALF_OPEN, OPEN, SharedCounters
+
+if TYPE_CHECKING:
+    from penstock.gateway.config import Tenant
+    from penstock.gateway.settings import Bounds
+
+BURST_SECONDS: Final = 5.0  # a burst of this much of a rate is allowed: clients start in bursts
+SOON_SECONDS: Final = 1e-6  # what floating-point numbers may be off by
+
+
+class Denial(StrEnum):
+    GATEWAY_FULL = "gateway_full"
+    HALF_OPEN = "half_open"
+    ADDRESS_FULL = "address_full"
+    ADDRESS_RATE = "address_rate"
+    FAILED_LOGINS = "failed_logins"
+    NETWORK_RULE = "network_rule"
+    TENANT_FULL = "tenant_full"
+    TENANT_RATE = "tenant_rate"
+    BROKER_RATE = "broker_rate"  # more logins than the broker can take, all tenants together
+    BAD_CREDENTIALS = "bad_credentials"
+    WRONG_HOST = "wrong_host"  # the SNI host name belongs to another tenant
+    HANDSHAKE_SLOW = "handshake_slow"
+    IDLE = "idle"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    API_REFUSED = "api_refused"
+    NAME_REFUSED = "name_refused"
+    KEY_REVOKED = "key_revoked"
+    UPSTREAM = "upstream"  # the broker cannot be reached, or its response cannot be passed on
+
+
+class Admission:
+    """Limits shared by all workers of a gateway: each worker has an instance over the shared counters."""
+
+    def __init__(self, bounds: Bounds, counters: SharedCounters | None = None) -> None:
+        self.bounds = bounds
+        self.counters = counters or SharedCounters()
+
+    @property
+    def open(self) -> int:
+        return self.counters.total(OPEN)
+
+    @property
+    def half_open(self) -> int:
+        return self.counters.total(HALF_OPEN)
+
+    @property
+    def half_open_crowded(self) -> bool:
+        """Whether half of the half-open connections allowed are taken."""
+        return 2 * self.half_open > self.bounds.half_open_max
+
+    def connections_from(self, address: str) -> int:
+        return self.counters.connections(self._address(address))
+
+    def admit_connection(self, address: str, now: float) -> Denial | None:
+        """Count a new connection, or return why it is denied. Call `release` when it ends."""
+        key = self._address(address)
+        own, row = self.counters.own, self.counters.row(key)
+        if row is None:
+            return Denial.GATEWAY_FULL
+        own.totals[OPEN] += 1
+        own.totals[HALF_OPEN] += 1
+        own.connections[row] += 1
+        denial = self._denial(key, row, now)
+        if denial is not None:
+            self.release(address, None)
+        return denial
+
+    def _denial(self, key: int, row: int, now: float) -> Denial | None:
+        """Why a connection that has been counted must be closed again."""
+        bounds = self.bounds
+        if self.open > bounds.connections_max:
+            return Denial.GATEWAY_FULL
+        if self.half_open > bounds.half_open_max:
+            return Denial.HALF_OPEN
+        if self.counters.connections(key) > bounds.connections_per_address_max:
+            return Denial.ADDRESS_FULL
+        if self._locked_out(key, now):
+            return Denial.FAILED_LOGINS
+        if not self._take(key, row, bounds.attempts_per_address_per_second, now):
+            return Denial.ADDRESS_RATE
+        return None
+
+    def _locked_out(self, key: int, now: float) -> bool:
+        failed = self.counters.failures(key, self._failures_since(now))
+        return failed >= self.bounds.failed_logins_per_address
+
+    def failed(self, address: str, now: float) -> None:
+        """Count a failed login. Its connection is open, so the address has a row."""
+        row = self.counters.row(self._address(address))
+        if row is not None:
+            self.counters.fail(row, _milliseconds(now), self._failures_since(now))
+
+    def admit_login(self, tenant: Tenant, address: str, now: float) -> Denial | None:
+        """Count a successful login as one of the tenant's connections, or return why it is denied."""
+        if not tenant.network.admit(address):
+            return Denial.NETWORK_RULE
+        key = self._tenant(tenant.id)
+        own, row = self.counters.own, self.counters.row(key)
+        if row is None:
+            return Denial.GATEWAY_FULL
+        own.connections[row] += 1
+        denial = None
+        if self.counters.connections(key) > tenant.limits.connections_max:
+            denial = Denial.TENANT_FULL
+        elif not self._take(key, row, tenant.limits.connection_attempts_per_second, now):
+            denial = Denial.TENANT_RATE
+        if denial is not None:
+            own.connections[row] -= 1
+            return denial
+        own.totals[HALF_OPEN] -= 1
+        return None
+
+    def release(self, address: str, tenant: str | None) -> None:
+        """Count a connection as closed; `tenant` if it had logged in."""
+        own = self.counters.own
+        own.totals[OPEN] -= 1
+        self._decrement(self._address(address))
+        if tenant is None:
+            own.totals[HALF_OPEN] -= 1
+        else:
+            self._decrement(self._tenant(tenant))
+
+    def _decrement(self, key: int) -> None:
+        row = self.counters.own.find(key)
+        assert row is not None, "a row that counts connections stays"
+        self.counters.own.connections[row] -= 1
+
+    def _take(self, key: int, row: int, rate: float, now: float) -> bool:
+        """Take one token of a bucket that refills at `rate`; its state is the time at which it is full."""
+        burst_seconds = max(1.0 / rate, BURST_SECONDS)
+        full_at = min(self.counters.full_at(key), now + burst_seconds)  # the rate may have been lower before
+        full_at = max(full_at, now) + 1.0 / rate
+        if full_at - now > burst_seconds + SOON_SECONDS:
+            return False
+        self.counters.own.full_at[row] = full_at
+        return True
+
+    def _failures_since(self, now: float) -> int:
+        return _milliseconds(now - self.bounds.failed_logins_seconds)
+
+    def _address(self, address: str) -> int:
+        return self.counters.key(f"address {address}")
+
+    def _tenant(self, tenant: str) -> int:
+        return self.counters.key(f"tenant {tenant}")
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, int(seconds * 1000))

@@ -1,0 +1,19 @@
+"""A gateway as a process: sockets, configuration, workers, metrics.
+
+Modules:
+  config_source      where configurations come from, and the file that implements it
+  listener_sockets   sockets bound to the gateway's ports
+  metrics            the gateway's Prometheus metrics
+  run                runs a gateway from its file: assembles, supervises workers, serves metrics
+  run_file           which gateways run with a configuration file
+  server             listeners, sessions, and periodic housekeeping
+  session            the asyncio side of a connection: two transports
+  sni_hosts          host names that select a tenant and a broker
+  tenant_source      follows `_penstock.state` for the gateway's tenants
+  upstream           the connection to the broker: dial, log in, hand over
+  worker_supervisor  starts, replaces and stops worker processes
+"""
+
+from penstock.wire.compiled import prefer_compiled as _prefer_compiled
+
+_prefer_compiled(__name__, __path__)

@@ -1,0 +1,226 @@
+"""Runs a gateway from its file: assembles the parts, supervises workers, serves metrics, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import signal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.gateway.connection.routes import routes
+from penstock.gateway.limits.broker_pressure import AutoTuner
+from penstock.gateway.limits.calibration import Calibration
+from penstock.gateway.limits.pressure_reports import PressureWatch
+from penstock.gateway.limits.quota_shares import QuotaShareFollower, UsageReporter
+from penstock.gateway.limits.shared_counters import SharedCounters
+from penstock.gateway.limits.worker_quota import WorkerQuotas
+from penstock.gateway.process.config_source import FileSource
+from penstock.gateway.process.metrics import GatewayMetrics
+from penstock.gateway.process.run_file import announce, withdraw
+from penstock.gateway.process.server import Gateway
+from penstock.gateway.process.tenant_source import gateway_client, state_source
+from penstock.gateway.process.worker_supervisor import Supervisor, WorkerSlot, as_worker, reserve_ports
+from penstock.gateway.settings import TenantsFrom, read_gateway_file
+from penstock.metrics_server import MetricsServer, page_of
+from penstock.model.errors import Exit
+from penstock.model.errors.settings import ExtraMissing
+from penstock.model.plural import counted
+from penstock.stop_signals import stop_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from pathlib import Path
+
+    from penstock.gateway.config import GatewayConfig
+    from penstock.gateway.process.tenant_source import StateSource
+    from penstock.gateway.process.worker_supervisor import Worker
+    from penstock.gateway.settings import GatewaySettings
+
+GARBAGE_CHECKED_EVERY: Final = 20_000  # allocations; ended connections alone leave cycles, of some 50 objects
+METRICS_RETRY_SECONDS: Final = 1.0  # between two tries for a port that a predecessor still has
+DRAIN_SECONDS_MORE: Final = 15.0  # beyond what a gateway gives its clients
+
+
+def run_gateway(
+    path: Path, *, workers: int | None = None, until_stdin_ends: bool = False, report: Callable[[str], None]
+) -> int:
+    """Serve until SIGTERM or SIGINT, then drain; the exit code. `workers` overrides the file.
+
+    With several workers this returns in each of them and in their supervisor.
+    """
+    try:
+        import uvloop
+    except ImportError as missing:
+        raise ExtraMissing(what="the gateway", module="uvloop", extra="platform") from missing
+    settings, config = read_gateway_file(path)
+    if workers is not None:
+        settings = replace(settings, workers=workers)
+    gc.set_threshold(GARBAGE_CHECKED_EVERY)
+    counters = SharedCounters(settings.workers)
+    process = _Process(settings, config, path, counters, report)
+    if settings.workers > 1:
+        reserved, settings, config = reserve_ports(settings, config)
+        process = replace(process, settings=settings, config=config)
+        outcome = process.supervisor(until_stdin_ends=until_stdin_ends).run()
+        for port in reserved:
+            port.close()
+        if not isinstance(outcome, WorkerSlot):
+            return outcome
+        counters.become(outcome.index)
+        until_stdin_ends = False
+        process = replace(process, settings=as_worker(settings, outcome.index), slot=outcome)
+    uvloop.run(process.serve(until_stdin_ends=until_stdin_ends))
+    return Exit.FINE
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """One process of a gateway: the only one, the supervisor of workers, or a worker with its slot."""
+
+    settings: GatewaySettings
+    config: GatewayConfig
+    path: Path
+    counters: SharedCounters
+    report: Callable[[str], None]
+    slot: WorkerSlot | None = None
+
+    def supervisor(self, *, until_stdin_ends: bool) -> Supervisor:
+        """Workers share the plans and routes that are prepared here, since preparing them takes time."""
+        routes(restricted=False)
+        gc.collect()
+        gc.freeze()
+
+        def serving(workers: Sequence[Worker]) -> None:
+            records = [{"worker": one.index, "pid": one.pid, **(one.status or {})} for one in workers]
+            bootstrap = records[0]["bootstrap"]
+            announce(self.path, self.settings.gateway, bootstrap, workers=records)
+            count = counted(len(records), "worker")
+            self.report(f"gateway {self.settings.gateway} serves with {count} at {bootstrap}")
+
+        return Supervisor(
+            self.settings.workers,
+            reclaim=lambda index: self.counters.columns[index].reclaim(),
+            serving=serving,
+            ended=lambda: withdraw(self.path),
+            drain_seconds=self.settings.bounds.drain_seconds + DRAIN_SECONDS_MORE,
+            until_stdin_ends=until_stdin_ends,
+        )
+
+    async def serve(self, *, until_stdin_ends: bool) -> None:
+        stop = stop_event(until_stdin_ends=until_stdin_ends)
+        if self.slot is not None:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGINT, lambda: None)  # the supervisor receives it, and drains us
+            loop.add_reader(self.slot.channel.fileno(), stop.set)  # readable only when the supervisor ends
+        async with contextlib.AsyncExitStack() as stack:
+            starting = asyncio.create_task(self._start(stack, stop))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await self._serve_until(stop, await starting)
+            else:  # no broker has been reached yet
+                starting.cancel()
+
+    async def _start(self, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> GatewayMetrics:
+        """Start the gateway with the quotas of its file, or with its share of the cluster's."""
+        settings, counters = self.settings, self.counters
+        source: FileSource | StateSource
+        shares: WorkerQuotas | QuotaShareFollower
+        if settings.tenants_from is TenantsFrom.FILE:
+            source, config, client, reporter = FileSource(self.path), self.config, None, None
+            shares = WorkerQuotas(counters)
+        else:
+            source = state_source(settings, self.config)
+            config = await source.first()
+            client = await stack.enter_async_context(gateway_client(settings, config))
+            shares = QuotaShareFollower(client, settings.gateway, settings.gateways)
+            reporter = UsageReporter()
+        tuner = AutoTuner(shares.quotas, gateways=settings.gateways)
+        calibration = Calibration(config.brokers, counters)
+        gateway = Gateway(
+            settings,
+            config,
+            source=source,
+            publish=reporter,
+            quotas=shares.quotas,
+            tuner=tuner,
+            calibration=calibration,
+            counters=counters,
+        )
+        await gateway.start()
+        watch = PressureWatch(gateway)
+        tasks = [shares.run(gateway), watch.run(client), tuner.run(gateway, watch), calibration.run()]
+        if client is not None and reporter is not None:
+            stack.push_async_callback(reporter.flush, client)
+            tasks.append(reporter.run(client))
+        _run_beside(tasks, stack, stop)
+        return GatewayMetrics(gateway, tuner, calibration)
+
+    async def _serve_until(self, stop: asyncio.Event, metrics: GatewayMetrics) -> None:
+        gateway = metrics.gateway
+        gc.collect()
+        gc.freeze()  # plans and routes stay, so the collector need not look through them again
+        async with contextlib.AsyncExitStack() as stack:
+            if self.slot is None:
+                stack.callback(withdraw, self.path)
+            if self.settings.metrics_port is None:
+                self._announce(gateway, "")
+            elif not self._serve_metrics(metrics, self.settings.metrics_port, stack):
+                self._announce(gateway, "")  # until the predecessor gives up the port
+                _run_beside([self._retry_metrics(metrics, self.settings.metrics_port, stack)], stack)
+            if self.slot is None:
+                tenants = counted(len(gateway.config.tenants), "tenant")
+                self.report(f"gateway {self.settings.gateway} serves {tenants} at {gateway.bootstrap}")
+            await stop.wait()
+            self.report("draining")
+            await gateway.drain()
+
+    def _announce(self, gateway: Gateway, metrics: str) -> None:
+        if self.slot is not None:
+            self.slot.report(bootstrap=gateway.bootstrap, metrics=metrics)
+        else:
+            announce(self.path, self.settings.gateway, gateway.bootstrap, metrics)
+
+    def _serve_metrics(self, metrics: GatewayMetrics, port: int, stack: contextlib.AsyncExitStack) -> bool:
+        """False if another process has the port."""
+        try:
+            server = MetricsServer(page_of(metrics), self.settings.listen, port)
+        except OSError as failure:
+            if failure.errno != errno.EADDRINUSE:
+                raise
+            return False
+        stack.callback(server.close)
+        address = f"http://{self.settings.listen}:{server.port}/metrics"
+        self.report(f"metrics on {address}")
+        self._announce(metrics.gateway, address)
+        return True
+
+    async def _retry_metrics(
+        self, metrics: GatewayMetrics, port: int, stack: contextlib.AsyncExitStack
+    ) -> None:
+        while not self._serve_metrics(metrics, port, stack):
+            await asyncio.sleep(METRICS_RETRY_SECONDS)
+
+
+def _run_beside(
+    tasks: Iterable[Coroutine[Any, Any, None]],
+    stack: contextlib.AsyncExitStack,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run tasks until the stack closes; the first that fails sets `stop`."""
+    for each in tasks:
+        task = asyncio.create_task(each)
+        if stop is not None:
+            task.add_done_callback(lambda _: stop.set())  # none of them returns without an error
+        stack.push_async_callback(_end, task)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel the task, or raise what it ended with."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()

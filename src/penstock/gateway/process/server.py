@@ -1,0 +1,497 @@
+"""The server: listeners, the connections behind them, and their housekeeping.
+
+One process on one event loop; several may serve the same ports (`worker_supervisor`). Admission by address
+happens on the accepted socket, before TLS and before a byte is read. Once a second a sweep closes connections
+that have been half-open, idle or closing for too long, and usage and acknowledged ranges are published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import ssl
+import time
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from penstock.balance.replica_placement import spread
+from penstock.gateway.config import revoked_connections
+from penstock.gateway.connection.local_requests import api_versions_response
+from penstock.gateway.connection.request_sampling import RequestSampling
+from penstock.gateway.connection.routes import routes
+from penstock.gateway.connection.scram_login import KEYS_KEPT_MAX
+from penstock.gateway.connection.services import Services
+from penstock.gateway.limits.admission import Admission, Denial
+from penstock.gateway.limits.metering import Source, Usage
+from penstock.gateway.limits.shared_counters import SharedCounters
+from penstock.gateway.limits.tenant_quota import Quotas
+from penstock.gateway.process.listener_sockets import bind_port
+from penstock.gateway.process.session import Session
+from penstock.gateway.process.sni_hosts import Host, host_name, parse_host
+from penstock.gateway.settings import Routing, read_platform_key
+from penstock.gateway.tenancy.apis import offered
+from penstock.gateway.tenancy.platform_client import PlatformClient
+from penstock.gateway.tenancy.tenant_names import TenantContext
+from penstock.kafka.connection import Connection
+from penstock.kafka.security import Security, tls_context
+from penstock.model import key_names
+from penstock.model.errors import PenstockError
+from penstock.model.errors.gateway import CertificateUnusable, ListenFailed, UpstreamUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.balance.replica_placement import Placement
+    from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
+    from penstock.gateway.limits.broker_pressure import AutoTuner
+    from penstock.gateway.limits.calibration import Calibration
+    from penstock.gateway.process.config_source import ConfigSource
+    from penstock.gateway.process.upstream import Upstream
+    from penstock.gateway.settings import GatewaySettings
+    from penstock.model.ids import LogicalClusterId
+    from penstock.model.schema import Event as PublishedEvent
+
+BACKLOG: Final = 4096
+ACCEPTS_AT_ONCE: Final = 8  # before other work runs: each takes a tenth of a millisecond
+SWEEP_SECONDS: Final = 1.0
+DRAIN_POLL_SECONDS: Final = 0.02
+VERSIONS_SECONDS: Final = 60.0  # between two requests for a broker's API versions
+VERSIONS_RETRY_SECONDS: Final = 0.5
+CLOSING_SECONDS: Final = 5.0  # for brokers to read what was written before their connections are aborted
+LOGGED_DENIALS_MAX: Final = 50  # per second; further ones are only counted
+
+log = structlog.get_logger("penstock.gateway")
+
+
+class Gateway:
+    """One gateway process: create, `start`, and in the end `drain` or `close` it."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        config: GatewayConfig,
+        *,
+        source: ConfigSource | None = None,
+        place: Placement = spread,
+        publish: Callable[[Sequence[PublishedEvent]], None] | None = None,
+        quotas: Quotas | None = None,
+        tuner: AutoTuner | None = None,
+        calibration: Calibration | None = None,
+        counters: SharedCounters | None = None,
+    ) -> None:
+        self.settings = settings
+        self.config = config
+        self.source = source
+        self.publish = publish
+        self.counters = counters or SharedCounters()
+        self.admission = Admission(settings.bounds, self.counters)
+        self.report_source = Source(config.cluster, settings.gateway, os.urandom(8).hex())
+        self.services = Services(
+            settings.bounds,
+            self._api_versions_response,
+            self._brokers_for,
+            place=place,
+            quotas=quotas or Quotas(),
+            tuner=tuner,
+            calibration=calibration,
+            sampling=RequestSampling(settings.log_sample),
+        )
+        self.anonymous_usage = Usage()
+        self.usage: dict[LogicalClusterId, Usage] = {}
+        self.denials: dict[Denial, int] = dict.fromkeys(Denial, 0)
+        self.sessions: dict[int, Session] = {}
+        self.contexts: dict[LogicalClusterId, TenantContext] = {}
+        self.ports: dict[int, int] = {}  # by broker; all the same with SNI
+        self.versions: dict[int, tuple[dict[str, object], dict[str, object]]] = {}
+        self.dials = asyncio.Semaphore(settings.bounds.dials_at_once)
+        self.upstream_tls: ssl.SSLContext | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._sni_hosts: WeakKeyDictionary[ssl.SSLObject, Host] = WeakKeyDictionary()
+        self._numbers = itertools.count(1)
+        self._round_robin = itertools.count()
+        self._listeners: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._reports = itertools.count()
+        self._logged_second = (0, 0)
+        self._closing_upstreams: set[Upstream] = set()  # still flushing after their clients have left
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    # Starting and stopping
+
+    async def start(self) -> None:
+        """Listen, once the API versions of at least one broker are known."""
+        key = read_platform_key(self.settings)
+        self._password = lru_cache(maxsize=KEYS_KEPT_MAX)(key.password)
+        if self.settings.upstream_ca is not None:
+            self.upstream_tls = tls_context(self.settings.upstream_ca)
+        self.services.platform = PlatformClient(self.config.brokers, key, self.upstream_tls)
+        if self.settings.certificate is not None:
+            self._tls = self._tls_context()
+        routes(restricted=False)  # compiled now, so that no connection waits for it
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for broker in self.config.brokers:
+            self._tasks.append(asyncio.create_task(self._watch_versions(broker, first)))
+        await first
+        try:
+            self._listen()
+        except ListenFailed:
+            await self.close()
+            raise
+        self._tasks.append(asyncio.create_task(self._sweep()))
+        if self.source is not None:
+            self._tasks.append(asyncio.create_task(self._follow(self.source)))
+
+    async def drain(self) -> None:
+        """Free the ports for a successor, complete what is in flight, close.
+
+        Connections of one broker are drained after those of another, pending logins last: a client that loses
+        all brokers at once reports an error.
+        """
+        self._stop_listening()
+        seconds = self.settings.bounds.drain_seconds / (len(self.config.brokers) + 1)
+        for broker in (*self.config.brokers, None):
+            draining = [
+                session
+                for session in self.sessions.values()
+                if broker is None or (session.connection.life.serves and session.connection.broker == broker)
+            ]
+            for session in draining:
+                session.drain()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while any(session.connection.number in self.sessions for session in draining):
+                        await asyncio.sleep(DRAIN_POLL_SECONDS)
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop everything now."""
+        self._stop_listening()
+        for task in (*self._tasks, *self._accepting):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._accepting, return_exceptions=True)
+        self._tasks.clear()
+        for session in list(self.sessions.values()):
+            session.abort("the gateway stops")
+        try:
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await self._empty.wait()
+        except TimeoutError:
+            for upstream in [*self._closing_upstreams]:
+                upstream.abort()
+            await self._empty.wait()
+        if self.services.platform is not None:
+            await self.services.platform.close()
+        self._publish_reports()
+
+    @property
+    def bootstrap(self) -> str:
+        """The bootstrap servers for clients, with routing by port."""
+        host = self.settings.advertised_host
+        return ",".join(f"{host}:{port}" for port in self.ports.values())
+
+    # Listening
+
+    def _listen(self) -> None:
+        by_sni = self.settings.routing is Routing.SNI
+        for broker in (None,) if by_sni else self.config.brokers:
+            port = self.settings.port if broker is None else broker.listen_port
+            listener = _listener(self.settings.listen, port)
+            self._listeners.append(listener)
+            for served in self.config.brokers if broker is None else (broker,):
+                self.ports[served.id] = listener.getsockname()[1]
+        # Accept only now: clients must never receive an address list with a port missing.
+        loop = asyncio.get_running_loop()
+        for listener, broker in zip(self._listeners, (None,) if by_sni else self.config.brokers):
+            loop.add_reader(listener.fileno(), self._accept, listener, broker)
+
+    def _stop_listening(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    def _accept(self, listener: socket.socket, broker: Broker | None) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                client, peer = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as failure:  # out of descriptors: the connection stays in the backlog
+                log.warning("accept failed", **{key_names.ERROR: str(failure)})
+                return
+            address = peer[0]
+            denial = self.admission.admit_connection(address, self.now())
+            if denial is not None:
+                self._denied(denial, address, None)  # counted before the client sees the connection close
+                client.close()
+                continue
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            number = next(self._numbers)
+            session = self.sessions[number] = Session(self, number, address, broker)
+            self._empty.clear()
+            task = asyncio.get_running_loop().create_task(self._start_session(client, session))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+
+    async def _start_session(self, client: socket.socket, session: Session) -> None:
+        """Run the TLS handshake, if any. A session that never gets a transport is closed here."""
+        loop = asyncio.get_running_loop()
+        protocol = cast("asyncio.Protocol", session)
+        seconds = self.settings.bounds.handshake_seconds if self._tls is not None else None
+        try:
+            await loop.connect_accepted_socket(
+                lambda: protocol, client, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+        except (OSError, ssl.SSLError) as failure:
+            self.denied(session, Denial.MALFORMED, error=failure)
+        finally:
+            if session.transport is None:
+                client.close()
+                session.connection.ended(self.now())
+                self.session_closed(session)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        path = self.settings.certificate
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(str(path))
+        except (OSError, ssl.SSLError) as failure:
+            raise CertificateUnusable(path=path, reason=failure) from failure
+        if self.settings.routing is Routing.SNI:
+            context.sni_callback = self._choose_host
+        return context
+
+    def _choose_host(self, tls: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> int | None:
+        """Note the tenant and broker of an SNI host name; an unknown one fails the handshake."""
+        del context
+        host = parse_host(name, self.settings.domain)
+        if host is None or host.tenant not in self.config.tenant_of:
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+        if host.broker is not None and host.broker not in self.config.broker_of:
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+        self._sni_hosts[tls] = host
+        return None
+
+    # Called by sessions
+
+    now = staticmethod(time.monotonic)
+
+    def accepted(self, session: Session) -> None:
+        """The TLS handshake, if any, is complete: select tenant and broker by SNI."""
+        assert session.transport is not None
+        if self.settings.routing is not Routing.SNI:
+            return
+        host = self._sni_hosts.get(session.transport.get_extra_info("ssl_object"))
+        if host is None:
+            self.denied(session, Denial.WRONG_HOST)
+            session.close("no host name")
+            return
+        session.sni_tenant = host.tenant
+        session.connection.broker = None if host.broker is None else self.config.broker_of.get(host.broker)
+        tenant = self.config.tenant_of.get(host.tenant)
+        if tenant is None or not tenant.network.admit(session.connection.life.address):
+            self.denied(session, Denial.NETWORK_RULE)
+            session.close("network rule")
+
+    def admit_login(self, session: Session, principal: Principal) -> Denial | None:
+        """Count a successful login, or return why it is denied."""
+        tenant = self.config.tenant_of[principal.tenant]
+        usage = self.usage.setdefault(principal.tenant, Usage())
+        usage.attempts += 1
+        now, denial = self.now(), None
+        if self.services.tuner is not None:
+            share = self.services.tuner.share(session.connection.broker, principal.tenant, now)
+            denial = None if share is None else share.attempt(now)
+        denial = denial or self.admission.admit_login(tenant, principal.address, now)
+        if denial is None:
+            usage.connections += 1
+        else:
+            usage.refused[denial] += 1
+        return denial
+
+    def session_closed(self, session: Session) -> None:
+        connection = session.connection
+        if self.sessions.pop(connection.number, None) is None:
+            return
+        principal = connection.life.principal
+        self.admission.release(connection.life.address, None if principal is None else principal.tenant)
+        if principal is not None:
+            connection.usage.connections -= 1
+        if session.upstream is not None and not session.upstream.ended:
+            self._closing_upstreams.add(session.upstream)
+        self._check_empty()
+
+    def upstream_closed(self, upstream: Upstream) -> None:
+        """A broker connection has ended."""
+        self._closing_upstreams.discard(upstream)
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        if not self.sessions and not self._closing_upstreams:
+            self._empty.set()
+
+    def login_of(self, principal: Principal) -> tuple[str, str]:
+        """The Kafka user and password of a principal."""
+        user = self.config.tenant_of[principal.tenant].user_of(principal.account)
+        return user, self._password(user, principal.generation)
+
+    def next_broker(self) -> Broker:
+        """A broker for a connection that selected none: round robin."""
+        return self.config.brokers[next(self._round_robin) % len(self.config.brokers)]
+
+    def context_of(self, tenant: LogicalClusterId) -> TenantContext:
+        context = self.contexts.get(tenant)
+        if context is None:
+            context = self.contexts[tenant] = TenantContext(
+                self._worker_tenant(tenant), self._addresses(tenant)
+            )
+        return context
+
+    def _worker_tenant(self, tenant: LogicalClusterId) -> Tenant:
+        """The tenant as this worker serves it: its fetch sessions are split among the workers. Exceeding them
+        only costs bandwidth, so workers need not coordinate.
+        """
+        whole, workers = self.config.tenant_of[tenant], self.counters.workers
+        if workers == 1:
+            return whole
+        sessions_max = -(-whole.limits.fetch_sessions_max // workers)
+        return replace(whole, limits=replace(whole.limits, fetch_sessions_max=sessions_max))
+
+    def _brokers_for(self, tenant: Tenant) -> tuple[Broker, ...]:
+        return self.config.brokers_for(tenant)
+
+    def _api_versions_response(self, broker: Broker | None, version: int, correlation_id: int) -> bytes:
+        """The versions that this broker, or another one reached first, and the gateway know."""
+        known = self.versions.get(broker.id) if broker is not None else None
+        apis, features = known or next(iter(self.versions.values()))
+        return api_versions_response(version, correlation_id, apis, features)
+
+    def denied(self, session: Session, reason: Denial, *, api: object = None, error: object = None) -> None:
+        self._denied(reason, session.connection.life.address, session, api, error)
+
+    def _denied(
+        self, reason: Denial, address: str, session: Session | None, api: object = None, error: object = None
+    ) -> None:
+        self.denials[reason] += 1
+        second, count = self._logged_second
+        now = int(self.now())
+        count = count + 1 if second == now else 1
+        self._logged_second = (now, count)
+        if count > LOGGED_DENIALS_MAX:
+            return
+        principal = session.connection.life.principal if session is not None else None
+        facts: dict[str, object] = {"reason": str(reason), "address": address}
+        if principal is not None:
+            facts |= {key_names.TENANT: principal.tenant, "key": principal.key}
+        if api is not None:
+            facts[key_names.API] = api
+        if error is not None:
+            facts[key_names.ERROR] = str(error)
+        log.warning("denied", **facts)
+
+    # Background work
+
+    def _addresses(self, tenant: LogicalClusterId) -> dict[int, tuple[bytes, int]]:
+        """Every broker's address as shown to this tenant."""
+        settings = self.settings
+        addresses = {}
+        for broker in self.config.brokers:
+            if settings.routing is Routing.SNI:
+                host = host_name(Host(tenant, broker.id), settings.domain)
+            else:
+                host = settings.advertised_host
+            if broker.id in self.ports:
+                addresses[int(broker.id)] = (host.encode(), self.ports[broker.id])
+        return addresses
+
+    def apply_config(self, config: GatewayConfig) -> None:
+        """Apply a new configuration; connections that it no longer admits are closed."""
+        self.config = config
+        principals = {
+            number: session.connection.life.principal
+            for number, session in self.sessions.items()
+            if session.connection.life.principal is not None
+        }
+        for number in revoked_connections(config, principals):
+            session = self.sessions[number]
+            self.denied(session, Denial.KEY_REVOKED)
+            session.abort("its key was revoked")
+        for tenant in list(self.contexts):
+            if tenant in config.tenant_of:
+                self.contexts[tenant].settle(self._worker_tenant(tenant), self._addresses(tenant))
+            else:
+                del self.contexts[tenant]
+        for session in self.sessions.values():
+            session.connection.reconfigure(config)
+        self.services.telemetry.forget(config.tenant_of)
+        self.services.sampling.forget(config.tenant_of)
+
+    async def _follow(self, source: ConfigSource) -> None:
+        async for config in source.follow():
+            self.apply_config(config)
+            log.info("configuration applied", tenants=len(config.tenants))
+
+    async def _watch_versions(self, broker: Broker, first: asyncio.Future[None]) -> None:
+        security = Security(tls=self.upstream_tls)
+        while True:
+            try:
+                async with await Connection.open(broker.host, broker.port, security) as connection:
+                    response = connection.api_versions
+                    features = {
+                        k: v for k, v in response.items() if k.endswith(("Features", "FeaturesEpoch"))
+                    }
+                    self.versions[broker.id] = (dict(offered(connection.versions)), features)
+            except PenstockError as failure:
+                error = UpstreamUnreachable(broker=broker.id, address=broker.address, reason=failure.message)
+                log.warning(
+                    "broker unreachable", **{key_names.BROKER: broker.id, key_names.ERROR: str(error)}
+                )
+                await asyncio.sleep(VERSIONS_RETRY_SECONDS)
+                continue
+            if not first.done():
+                first.set_result(None)
+            await asyncio.sleep(VERSIONS_SECONDS)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.sweep(self.now())
+            self._publish_reports()
+
+    def sweep(self, now: float) -> None:
+        """Close what has taken too long, and renew logins to brokers."""
+        self.services.acks.second = int(time.time())
+        for session in list(self.sessions.values()):
+            session.sweep(now)
+
+    def _publish_reports(self) -> None:
+        if self.publish is None:
+            return
+        sequence, now = next(self._reports), int(time.time() * 1000)
+        reports: list[PublishedEvent] = [
+            usage.report(self.report_source, tenant, sequence, now) for tenant, usage in self.usage.items()
+        ]
+        self.publish([*reports, *self.services.acks.complete(self.report_source)])
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    listener = bind_port(host, port)
+    listener.setblocking(False)
+    try:
+        listener.listen(BACKLOG)
+    except OSError as failure:
+        listener.close()
+        raise ListenFailed(host=host, port=port, reason=failure.strerror or failure) from failure
+    return listener

@@ -1,0 +1,236 @@
+"""Requests that are parsed, checked and rebuilt: metadata, new topics and partitions, share sessions,
+configs.
+
+Each function takes a client's request and returns the one for the broker, in the broker's names. Topics
+refused here never reach the broker; `merged` adds their entries to its response.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from penstock.balance.replica_placement import PARTITIONS_MAX, PlacementRequest, fits
+from penstock.gateway.tenancy.tenant_names import CONFIGS_ALLOWED, GROUP_CONFIG, TOPIC_CONFIG
+from penstock.model.ids import KAFKA_NAME_LENGTH_MAX
+from penstock.wire.error_codes import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.balance.replica_placement import Placement
+    from penstock.gateway.config import Broker, Tenant
+    from penstock.gateway.tenancy.topic_ids import TopicIds
+    from penstock.wire.frames import Request
+
+NO_ID: Final = UUID(int=0)
+REPLICAS_DEFAULT: Final = 3
+PARTITIONS_DEFAULT: Final = 1
+AUTO_CREATION_FIRST: Final = 4  # of Metadata; before, the broker decides
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A topic refused by the gateway."""
+
+    name: str  # the tenant's
+    code: int
+    text: str
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """Its entry in a response."""
+        return {"Name": self.name, "ErrorCode": self.code, "ErrorMessage": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The request for the broker (None if nothing is left), and the topics refused here."""
+
+    request: Request | None
+    refused: tuple[Refused, ...] = field(default=())
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return [one.entry for one in self.refused]
+
+
+def unknown_ids(request: Request, topics: TopicIds) -> list[UUID]:
+    """Ids in a request that must be looked up before it can be checked."""
+    requested = request.body.get("Topics") or []
+    ids = [topic["TopicId"] for topic in requested if topic.get("TopicId", NO_ID) != NO_ID]
+    return [topic_id for topic_id in ids if topic_id.bytes not in topics.by_id]
+
+
+def metadata(request: Request, prefix: str, topics: TopicIds) -> Request:
+    """Prefix names, mask unknown ids, and never auto-create topics, which would bypass placement."""
+    body = dict(request.body)
+    requested = body.get("Topics")
+    if requested is not None:
+        body["Topics"] = [_metadata_topic(topic, prefix, topics) for topic in requested]
+    if request.version >= AUTO_CREATION_FIRST:
+        body["AllowAutoTopicCreation"] = False
+    return replace(request, body=body)
+
+
+def _metadata_topic(topic: Mapping[str, Any], prefix: str, topics: TopicIds) -> dict[str, Any]:
+    changed = dict(topic)
+    if topic.get("Name") is not None:
+        changed["Name"] = prefix + topic["Name"]
+    topic_id = topic.get("TopicId", NO_ID)
+    if topic_id != NO_ID and topic_id.bytes not in topics.by_id:
+        changed["TopicId"] = UUID(bytes=topics.masked(topic_id.bytes))
+    return changed
+
+
+def share(request: Request, prefix: str, topics: TopicIds) -> Request:
+    """Rewrite a share session's fetch. Its ids were looked up before: a session names an id only once, and
+    unlike a fetch session it cannot restart without losing acknowledgements.
+    """
+    body = dict(request.body)
+    if body["GroupId"] is not None:
+        body["GroupId"] = prefix + body["GroupId"]
+    for key in ("Topics", "ForgottenTopicsData"):
+        if key in body:
+            body[key] = [_share_topic(topic, topics) for topic in body[key]]
+    return replace(request, body=body)
+
+
+def _share_topic(topic: Mapping[str, Any], topics: TopicIds) -> dict[str, Any]:
+    topic_id = topic["TopicId"].bytes
+    known = topic_id in topics.by_id or topic["TopicId"] == NO_ID
+    return {**topic, "TopicId": UUID(bytes=topic_id if known else topics.masked(topic_id))}
+
+
+def create_topics(request: Request, tenant: Tenant, brokers: Sequence[Broker], place: Placement) -> Rebuilt:
+    prefix = tenant.prefix.decode()
+    accepted, refused = [], []
+    for topic in request.body["Topics"]:
+        placed = _new_topic(topic, tenant, tuple(brokers), place)
+        if isinstance(placed, Refused):
+            refused.append(placed)
+        else:
+            accepted.append({**placed, "Name": prefix + topic["Name"]})
+    rebuilt = replace(request, body={**request.body, "Topics": accepted}) if accepted else None
+    return Rebuilt(rebuilt, tuple(refused))
+
+
+def _new_topic(
+    topic: Mapping[str, Any], tenant: Tenant, brokers: tuple[Broker, ...], place: Placement
+) -> dict[str, Any] | Refused:
+    name = topic["Name"]
+    if refusal := _bad_name(name, tenant) or _bad_configs(name, topic["Configs"]):
+        return refusal
+    assigned = topic["Assignments"]
+    if assigned:
+        if not fits([a["BrokerIds"] for a in assigned], brokers):
+            return _misplaced(name)
+        return {**topic}
+    count = topic["NumPartitions"] if topic["NumPartitions"] != -1 else PARTITIONS_DEFAULT
+    copies = topic["ReplicationFactor"]
+    if copies == -1:
+        copies = min(REPLICAS_DEFAULT, len(brokers))
+    if not 0 < count <= PARTITIONS_MAX:
+        return Refused(
+            name,
+            Code.INVALID_PARTITIONS,
+            f"{count} partitions were requested; 1 to {PARTITIONS_MAX} are allowed.",
+        )
+    placed = place(PlacementRequest(tenant.id, name, 0, count, copies, brokers))
+    if placed is None:
+        return Refused(
+            name, Code.INVALID_REPLICATION_FACTOR, f"{copies} replicas do not fit on {len(brokers)} brokers."
+        )
+    assignments = [{"PartitionIndex": n, "BrokerIds": list(ids)} for n, ids in enumerate(placed)]
+    return {**topic, "NumPartitions": -1, "ReplicationFactor": -1, "Assignments": assignments}
+
+
+def create_partitions(
+    request: Request,
+    tenant: Tenant,
+    brokers: Sequence[Broker],
+    place: Placement,
+    present: Mapping[str, tuple[int, int]],
+) -> Rebuilt:
+    """Place new partitions; `present` maps the tenant's topics to their partitions and replicas."""
+    prefix = tenant.prefix.decode()
+    accepted, refused = [], []
+    for topic in request.body["Topics"]:
+        name = topic["Name"]
+        changed: dict[str, Any] = {**topic, "Name": prefix + name}
+        count, copies = present.get(name, (0, 0))
+        more = topic["Count"] - count
+        assigned = topic["Assignments"]
+        if assigned is not None:
+            if not fits([a["BrokerIds"] for a in assigned], brokers):
+                refused.append(_misplaced(name))
+                continue
+        elif count and 0 < more <= PARTITIONS_MAX:
+            placed = place(PlacementRequest(tenant.id, name, count, more, copies, tuple(brokers)))
+            if placed is None:
+                refused.append(_misplaced(name))
+                continue
+            changed["Assignments"] = [{"BrokerIds": list(ids)} for ids in placed]
+        elif more > PARTITIONS_MAX:
+            text = f"At most {PARTITIONS_MAX} partitions at once."
+            refused.append(Refused(name, Code.INVALID_PARTITIONS, text))
+            continue
+        accepted.append(changed)  # the broker refuses what is impossible, in its own words
+    rebuilt = replace(request, body={**request.body, "Topics": accepted}) if accepted else None
+    return Rebuilt(rebuilt, tuple(refused))
+
+
+def partitions_present(response: Mapping[str, Any], prefix: str) -> dict[str, tuple[int, int]]:
+    """Partitions and replicas by the tenant's topic name, from a Metadata response."""
+    present = {}
+    for topic in response["Topics"]:
+        name = topic["Name"]
+        if topic["ErrorCode"] == Code.NONE and name is not None and name.startswith(prefix):
+            partitions = topic["Partitions"]
+            present[name.removeprefix(prefix)] = (len(partitions), len(partitions[0]["ReplicaNodes"]))
+    return present
+
+
+def merged(
+    response: Mapping[str, Any] | None, key: str, entries: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The broker's response with the gateway's entries appended to the list named `key`."""
+    body: dict[str, Any] = dict(response) if response is not None else {"ThrottleTimeMs": 0, key: []}
+    return {**body, key: [*body[key], *entries]}
+
+
+def describe_configs(request: Request, prefix: str) -> tuple[Request | None, list[Mapping[str, Any]]]:
+    """The request for topics and groups, and the resources the broker must not be asked about."""
+    own, others = [], []
+    for resource in request.body["Resources"]:
+        if resource["ResourceType"] in (TOPIC_CONFIG, GROUP_CONFIG):
+            own.append({**resource, "ResourceName": prefix + resource["ResourceName"]})
+        else:
+            others.append(resource)
+    rebuilt = replace(request, body={**request.body, "Resources": own}) if own else None
+    return rebuilt, others
+
+
+def _bad_name(name: str, tenant: Tenant) -> Refused | None:
+    length_max = KAFKA_NAME_LENGTH_MAX - len(tenant.prefix)
+    if len(name.encode()) > length_max:
+        text = f"The topic name is {len(name)} characters long, at most {length_max} are allowed."
+        return Refused(name, Code.INVALID_TOPIC_EXCEPTION, text)
+    if not name or name in (".", "..") or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
+        return Refused(
+            name, Code.INVALID_TOPIC_EXCEPTION, "A topic name consists of letters, digits, '.', '_' and '-'."
+        )
+    return None
+
+
+def _bad_configs(name: str, configs: Sequence[Mapping[str, Any]]) -> Refused | None:
+    for config in configs:
+        if config["Name"].encode() not in CONFIGS_ALLOWED:
+            return Refused(name, Code.INVALID_CONFIG, f"{config['Name']} cannot be set by tenants.")
+    return None
+
+
+def _misplaced(name: str) -> Refused:
+    text = "Replicas must be on brokers of this cluster, in distinct zones."
+    return Refused(name, Code.INVALID_REPLICA_ASSIGNMENT, text)

@@ -28,6 +28,7 @@ from penstock.gateway.connection.stages import RequestStages, ResponseStages
 from penstock.gateway.connection.states import (
     BROKER_FULL,
     CLIENT_FULL,
+    CLOSED,
     DRAINING,
     IN_FLIGHT,
     LOCAL_WORK,
@@ -49,6 +50,8 @@ from penstock.wire.names import Names
 from penstock.wire.splice import TAKE, Limits, Requests, Responses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.gateway.config import Broker, GatewayConfig, Principal
     from penstock.gateway.connection.effects import Effect
     from penstock.gateway.connection.in_flight import OnResponse
@@ -136,6 +139,8 @@ class Connection:
             unknown_ids = self.unknown_ids
             if unknown_ids is not None and unknown_ids.ids:
                 self._look_up_ids()
+            if self.pauses & DRAINING:
+                self._responses_sent()
 
     def from_broker(self, data: bytes, now: float) -> None:
         if self.closed:
@@ -161,10 +166,14 @@ class Connection:
 
     def _responses_sent(self) -> None:
         """Continue with a client whose in-flight queue has shrunk; close a drained one."""
+        if self.closed:
+            return
         if self.pauses & IN_FLIGHT and len(self.in_flight) <= self.in_flight_max // 2:
             self.unpause(IN_FLIGHT)
         self._resume()
-        if self.pauses & DRAINING and not self.in_flight and self.requests.between_frames:
+        if not self.pauses & DRAINING or self.closed:
+            return
+        if not self.in_flight and not self.work.active and self.requests.between_frames:
             self.close("drained")
 
     # The queue
@@ -193,8 +202,15 @@ class Connection:
     def forward(
         self, frame: bytes, correlation_id: int, route: Route, then: OnResponse | None = None
     ) -> None:
-        """Send a request that the gateway built."""
-        self.in_flight.append(InFlight(correlation_id, route, self.now, None, then))
+        """Send a client's request that the gateway has rebuilt."""
+        self.enqueue(InFlight(correlation_id, route, self.now, None, then))
+        self.to_broker.append(frame)
+
+    def request(self, frame: bytes, correlation_id: int, route: Route, then: Callable[[bytes], None]) -> None:
+        """Send a request of the gateway's own, in order with the client's."""
+        entry = InFlight(correlation_id, route, self.now, None, then)
+        entry.own = True
+        self.enqueue(entry)
         self.to_broker.append(frame)
 
     def responded(self, entry: InFlight, size: int) -> float:
@@ -400,7 +416,8 @@ class Connection:
         try:
             self.life = advance(self.life, Event.LOGGED_IN_AGAIN, principal=principal)
         except PenstockError as failure:
-            self.fail(failure)
+            self.deny(Denial.BAD_CREDENTIALS, error=failure)
+            self.close(str(failure))
             return
         self.respond(login_response(request))
         self.unpause(LOCAL_WORK)
@@ -415,7 +432,7 @@ class Connection:
 
     def wants_broker_login(self, now: float) -> bool:
         """Whether it is time to log in to the broker again, and the connection can."""
-        if now < self.renew_at or self.work.active or self.life.state is not State.SERVING:
+        if now < self.renew_at or self.pauses & LOCAL_WORK or self.life.state is not State.SERVING:
             return False
         return self.requests.between_frames
 
@@ -437,9 +454,9 @@ class Connection:
     def resolved(self, result: object, now: float) -> None:
         """A `Call` has returned a result, or failed with an exception."""
         self.now = now
-        if self.work.active:
+        if self.work.active and not self.closed:
             self.work.resume(result)
-            self._resume()
+            self._responses_sent()
 
     def tick(self, now: float) -> None:
         """End what has lasted its time: being muted, and work of the gateway."""
@@ -465,7 +482,7 @@ class Connection:
             if now - self.last_active > bounds.handshake_seconds:
                 self.deny(Denial.HANDSHAKE_SLOW)
                 self.abort("the login timed out")
-        elif self.active or self.in_flight:
+        elif self.active or (self.in_flight and state is not State.CLOSED):
             self.active = False
             self.last_active = now
         elif state is State.CLOSED:
@@ -510,6 +527,8 @@ class Connection:
 
     def drain(self, now: float) -> None:
         """Accept no new requests; close when all in flight have their response."""
+        if self.closed:
+            return
         self.now = now
         self.life = advance(self.life, Event.DRAIN)
         if self.life.state is State.CLOSED:
@@ -555,4 +574,6 @@ class Connection:
 
     def _close(self, reason: str) -> None:
         self.closed = True
+        self.active = True  # from here on it has `CLOSING_SECONDS`
+        self.pause(CLOSED)
         self.life = advance(self.life, Event.CLOSE, close_reason=reason)

@@ -403,7 +403,7 @@ class LocalRequests:
             unknown_ids.settle()
 
         route = connection.routes[METADATA, LOOK_UP_VERSION]
-        connection.forward(_metadata_request(topics), CORRELATION_ID, route, then)
+        connection.request(_metadata_request(topics), CORRELATION_ID, route, then)
 
     def learn(self, response: dict[str, Any]) -> None:
         """Learn the ids of the tenant's topics from a response that lists topics."""

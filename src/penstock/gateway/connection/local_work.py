@@ -60,7 +60,7 @@ class LocalWork:
                 connection.effects.append(step)
                 return
             for frame, correlation_id, route in connection.local_requests.own_frames(step):
-                connection.forward(frame, correlation_id, route, self._received)
+                connection.request(frame, correlation_id, route, self._received)
             if not self._replies:
                 self._waiting = True
                 return

@@ -45,8 +45,9 @@ DRAINING: Final = 8
 CLIENT_FULL: Final = 16  # it does not read its responses
 THROTTLED: Final = 32  # it waits in a throttle queue
 MUTED: Final = 64  # it changed too many partitions
+CLOSED: Final = 128  # what was read with the frame that closed it is not served
 # The next frame stays unread.
-NO_NEW_FRAMES: Final = LOCAL_WORK | DRAINING | IN_FLIGHT | CLIENT_FULL | THROTTLED | MUTED
+NO_NEW_FRAMES: Final = LOCAL_WORK | DRAINING | IN_FLIGHT | CLIENT_FULL | THROTTLED | MUTED | CLOSED
 
 NEXT: Final[dict[tuple[State, Event], State]] = {
     (State.NEW, Event.ACCEPTED): State.HANDSHAKE,

@@ -129,7 +129,7 @@ class Throttle:
             self._queue = None
         for queue, amount in self._charged:
             if queue.dimension is not Dimension.EGRESS_BYTES:  # which is counted when it arrives
-                queue.quota.cancel_charge(queue.dimension, amount)
+                queue.quota.cancel_charge(queue.dimension, amount, now)
         self._charged = []
 
     def _expect(self, in_flight: int) -> None:
@@ -180,7 +180,7 @@ class Throttle:
         wait_ms: dict[int, int] = {}
         for entry in in_flight:
             route = entry.route
-            if route is None:
+            if route is None or entry.own:
                 continue
             key = API_KEYS.get(route.api, OTHER_APIS)
             if key not in wait_ms:

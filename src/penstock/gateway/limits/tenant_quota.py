@@ -153,10 +153,13 @@ class TenantQuota:
                 saved = min(saved, max(bucket.rate * bucket.burst_seconds, amount))
             self._prepaid[dimension] = saved
 
-    def cancel_charge(self, dimension: Dimension, amount: float) -> None:
-        """Cancel a charge for use that will never be counted."""
-        if dimension in self._prepaid:
-            self._prepaid[dimension] = max(0.0, self._prepaid[dimension] - amount)
+    def cancel_charge(self, dimension: Dimension, amount: float, now: float) -> None:
+        """Cancel a charge for use that will never be counted, and return its tokens."""
+        prepaid, bucket = self._prepaid.get(dimension, 0.0), self._buckets.get(dimension)
+        cancelled = min(prepaid, amount)
+        if cancelled and bucket is not None:
+            self._prepaid[dimension] = prepaid - cancelled
+            bucket.spend(-cancelled, now)
 
     def _charge_late(self, use: Mapping[Dimension, float], now: float) -> float:
         """Charge use since the last charge, and mark limits in debt as exhausted."""

@@ -31,7 +31,7 @@ class FetchSessions:
 
     def epoch(self, session_id: int, epoch: int) -> int:
         """The epoch to send; `session_id` is 0 if the fetch names no session of its connection."""
-        if epoch > INITIAL_EPOCH:
+        if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):  # the broker keeps the session, whatever the epoch
             if session_id in self.used:
                 self.use(session_id)
             return epoch

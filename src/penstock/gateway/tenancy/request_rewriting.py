@@ -91,9 +91,8 @@ def share(request: Request, prefix: str, topics: TopicIds) -> Request:
     body = dict(request.body)
     if body["GroupId"] is not None:
         body["GroupId"] = prefix + body["GroupId"]
-    for key in ("Topics", "ForgottenTopicsData"):
-        if key in body:
-            body[key] = [_share_topic(topic, topics) for topic in body[key]]
+    # Forgotten ids pass unchanged, deleted topics' too: they only remove topics from the client's session.
+    body["Topics"] = [_share_topic(topic, topics) for topic in body["Topics"]]
     return replace(request, body=body)
 
 

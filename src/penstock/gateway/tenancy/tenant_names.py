@@ -246,6 +246,8 @@ class Inward(Names):
 
     def session(self, session_id: int) -> int:
         if self.unknown_ids.open:
+            if session_id > 0:  # the broker has opened it, although the client does not learn of it
+                self.fetching.use(session_id)
             return NO_SESSION
         if session_id > 0 and session_id not in self.sessions:
             if len(self.sessions) >= SESSIONS_REMEMBERED_MAX:

@@ -1,0 +1,199 @@
+"""The messages of scenarios: their bodies from a few fields, and what is shown of them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from penstock.wire.records import Record, write
+from tests.gateway.wires import TENANT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Body = dict[str, Any]
+
+MASK = (1 << 128) - 1  # of unknown topic ids
+VERSIONS = {  # where a line names none
+    "ApiVersions": 0, "CreatePartitions": 3, "CreateTopics": 5, "DeleteTopics": 1, "DescribeAcls": 3,
+    "Fetch": 12, "Heartbeat": 0, "ListGroups": 3, "Metadata": 12, "Produce": 11, "SaslAuthenticate": 2,
+    "SaslHandshake": 1, "DescribeConfigs": 4, "AlterConfigs": 2, "FindCoordinator": 3, "JoinGroup": 5,
+}  # fmt: skip
+
+
+def topic_id(name: str) -> UUID:
+    """The id of a topic in scenarios; `~orders` is the masked id of `orders`."""
+    plain = UUID(bytes=name.removeprefix("~").encode().ljust(16, b".")[:16])
+    return UUID(int=plain.int ^ MASK) if name.startswith("~") else plain
+
+
+def records(size: int) -> bytes:
+    return write([Record(0, 0, None, bytes(size))])
+
+
+def request_body(api: str, version: int, fields: Body) -> Body:
+    """The body of a request; fields without a meaning here are passed on by their name in Kafka."""
+    topic = fields.pop("topic", "orders")
+    body: Body
+    row: Body
+    named: Body
+    match api:
+        case "Produce":
+            rows = [{"Index": 0, "Records": records(int(fields.pop("bytes", "10")))}]
+            named = {"TopicId": topic_id(topic)} if version >= 13 else {"Name": topic}
+            acks = int(fields.pop("acks", "1"))
+            body = {"TransactionalId": None, "Acks": acks, "TimeoutMs": 1}
+            body["TopicData"] = [{**named, "PartitionData": rows}]
+        case "Fetch":
+            named = {"TopicId": topic_id(topic)} if version >= 13 else {"Topic": topic}
+            row = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
+            session, epoch = int(fields.pop("session", "0")), int(fields.pop("epoch", "-1"))
+            body = {"MaxWaitMs": 1, "MinBytes": 1, "MaxBytes": int(fields.pop("max", "1000000"))}
+            body |= {"SessionId": session, "SessionEpoch": epoch}
+            body["Topics"] = [{**named, "Partitions": [row]}]
+        case "Heartbeat":
+            body = {"GroupId": fields.pop("group", "g"), "GenerationId": 1, "MemberId": "m"}
+        case "JoinGroup":
+            body = {
+                "GroupId": fields.pop("group", "g"),
+                "SessionTimeoutMs": 1,
+                "MemberId": "",
+                "Protocols": [],
+            }
+            body["ProtocolType"] = "consumer"
+        case "Metadata":
+            by_id = fields.pop("by", "name") == "id"
+            named = {"TopicId": topic_id(topic), "Name": None} if by_id else {"Name": topic}
+            body = {"Topics": [named], "AllowAutoTopicCreation": False}
+        case "CreateTopics":
+            count = int(fields.pop("partitions", "1"))
+            row = {"Name": topic, "NumPartitions": count, "ReplicationFactor": 1, "Assignments": []}
+            body = {"Topics": [{**row, "Configs": []}], "TimeoutMs": 1, "ValidateOnly": False}
+        case "CreatePartitions":
+            count = int(fields.pop("partitions", "2"))
+            body = {"Topics": [{"Name": topic, "Count": count, "Assignments": None}], "TimeoutMs": 1}
+        case "DeleteTopics":
+            body = {"TopicNames": [topic], "TimeoutMs": 1}
+        case "SaslHandshake":
+            body = {"Mechanism": fields.pop("mechanism", "PLAIN")}
+        case "SaslAuthenticate":
+            body = {"AuthBytes": b"\0key\0secret"}
+        case "FindCoordinator":
+            body = {"Key": fields.pop("key", "g"), "KeyType": 0}
+        case "DescribeAcls":
+            body = {"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1}
+        case "DescribeConfigs" | "AlterConfigs":
+            resource = {"ResourceType": int(fields.pop("kind", "2")), "ResourceName": topic}
+            config = {"Name": fields.pop("config", "retention.ms"), "Value": "1"}
+            requested = {"ConfigurationKeys": None} if api == "DescribeConfigs" else {"Configs": [config]}
+            body = {"Resources": [{**resource, **requested}]}
+        case _:
+            body = {}
+    return body | _typed(fields)
+
+
+def response_body(api: str, version: int, fields: Body) -> Body:
+    topic, error = fields.pop("topic", "orders"), int(fields.pop("error", "0"))
+    ours = TENANT.prefix.decode() + topic
+    body: Body
+    row: Body
+    named: Body
+    match api:
+        case "Produce":
+            row = {"Index": 0, "ErrorCode": error, "BaseOffset": int(fields.pop("offset", "5"))}
+            row |= {"LogAppendTimeMs": -1, "LogStartOffset": 0, "RecordErrors": [], "ErrorMessage": None}
+            named = {"TopicId": topic_id(topic)} if version >= 13 else {"Name": ours}
+            body = {
+                "Responses": [{**named, "PartitionResponses": [row]}],
+                "ThrottleTimeMs": 0,
+            }
+        case "Fetch":
+            row = {"PartitionIndex": 0, "ErrorCode": 0, "HighWatermark": 1, "AbortedTransactions": None}
+            row["Records"] = records(int(fields.pop("bytes", "10")))
+            named = {"TopicId": topic_id(topic)} if version >= 13 else {"Topic": ours}
+            body = {"ErrorCode": error, "SessionId": int(fields.pop("session", "0")), "ThrottleTimeMs": 0}
+            body["Responses"] = [{**named, "Partitions": [row]}]
+        case "Metadata":
+            nodes = [{"NodeId": 1, "Host": "10.1.2.3", "Port": 9092, "Rack": None}]
+            partitions = [
+                {"ErrorCode": 0, "PartitionIndex": n, "LeaderId": 1, "LeaderEpoch": 0, "ReplicaNodes": [1]}
+                | {"IsrNodes": [1], "OfflineReplicas": []}
+                for n in range(int(fields.pop("partitions", "1")))
+            ]
+            row = {"ErrorCode": error, "Name": ours, "TopicId": topic_id(topic), "Partitions": partitions}
+            if error:
+                row = {"ErrorCode": error, "Name": None, "TopicId": topic_id(topic), "Partitions": []}
+            brokers = nodes if fields.pop("brokers", "1") != "0" else []
+            body = {"Brokers": brokers, "ClusterId": "c", "ControllerId": 1, "Topics": [row]}
+        case "CreateTopics":
+            row = {"Name": ours, "ErrorCode": error, "ErrorMessage": None, "NumPartitions": 1}
+            body = {"Topics": [{**row, "ReplicationFactor": 1, "Configs": [], "TopicId": topic_id(topic)}]}
+        case "CreatePartitions":
+            body = {"Results": [{"Name": ours, "ErrorCode": error, "ErrorMessage": None}]}
+        case "DeleteTopics":
+            body = {"Responses": [{"Name": ours, "ErrorCode": error}]}
+        case "ListGroups":
+            groups = [
+                {"GroupId": name, "ProtocolType": ""} for name in fields.pop("groups", "").split("+") if name
+            ]
+            body = {"ErrorCode": error, "Groups": groups}
+        case "FindCoordinator":
+            body = {"ErrorCode": error, "NodeId": 1, "Host": "10.1.2.3", "Port": 9092}
+        case "JoinGroup":
+            body = {"ErrorCode": error, "GenerationId": 1, "ProtocolName": "", "Leader": "", "MemberId": "m"}
+            body["Members"] = []
+        case "DescribeConfigs":
+            row = {"ErrorCode": error, "ErrorMessage": None, "ResourceType": 2, "ResourceName": ours}
+            body = {"Results": [{**row, "Configs": []}]}
+        case "AlterConfigs":
+            row = {"ErrorCode": error, "ErrorMessage": None, "ResourceType": 2, "ResourceName": ours}
+            body = {"Responses": [row]}
+        case _:
+            body = {"ErrorCode": error}
+    return body | _typed(fields)
+
+
+def fact(body: Any, name: str) -> Any:
+    """A value of a message by its short name: the first one found, in nested elements too."""
+    fields = {
+        "group": ("GroupId",), "topic": ("Name", "Topic", "ResourceName"), "error": ("ErrorCode",),
+        "throttle": ("ThrottleTimeMs",), "max": ("MaxBytes",), "session": ("SessionId",), "key": ("Key",),
+        "epoch": ("SessionEpoch",), "host": ("Host",), "topic_id": ("TopicId",),
+        "topics": ("TopicNames",), "groups": ("Groups",),
+    }.get(name, (name,))  # fmt: skip
+    values = list(_values(body, fields))
+    if name == "groups":
+        return values[0] and [group["GroupId"] for group in values[0]]
+    if name == "error":
+        return next((value for value in values if value), 0)
+    return values[0] if values else None
+
+
+def _values(body: Any, fields: tuple[str, ...]) -> Iterator[Any]:
+    if isinstance(body, dict):
+        yield from (value for key, value in body.items() if key in fields)
+        for value in body.values():
+            yield from _values(value, fields)
+    elif isinstance(body, list):
+        for value in body:
+            yield from _values(value, fields)
+
+
+def shown(value: Any) -> str:
+    """A value as scenarios write it."""
+    if isinstance(value, UUID):
+        masked = value.bytes[0] >= 0x80
+        plain = UUID(int=value.int ^ MASK) if masked else value
+        return "~" * masked + plain.bytes.rstrip(b".").decode()
+    if isinstance(value, list):
+        return "+".join(value)
+    return str(value)
+
+
+def _typed(fields: Body) -> Body:
+    """Fields that are passed on, numbers as such."""
+    return {
+        name: int(value) if isinstance(value, str) and re.fullmatch(r"-?\d+", value) else value
+        for name, value in fields.items()
+    }

@@ -13,15 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.config import TenantLimits
+from penstock.gateway.connection.routes import FETCH, Route, routes
 from penstock.gateway.limits.metering import Usage
 from penstock.gateway.limits.partition_limits import decide_partitions
-from penstock.gateway.limits.tenant_quota import (
-    Quotas,
-    TenantQuota,
-    cap_fetch_bytes,
-    throttle_field_at,
-    with_throttle_time,
-)
+from penstock.gateway.limits.tenant_quota import Quotas, TenantQuota
+from penstock.gateway.tenancy.tenant_names import Inward, Outward, TenantContext
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.partitions import TopicPartition as Partition
 from penstock.kafka.client import Client
@@ -33,6 +29,8 @@ from penstock.quota.token_bucket import Bucket
 from penstock.wire.definitions import load
 from penstock.wire.error_codes import Code
 from penstock.wire.frames import Request, Response, decode_response, encode_request, encode_response
+from penstock.wire.splice import Program, spliced
+from tests.gateway.wires import TENANT
 from tests.harness.gateway import Access, RunningGateway, new_access, raw_login, wait_for_topic
 
 if TYPE_CHECKING:
@@ -142,56 +140,39 @@ def test_use_before_a_lower_limit_is_charged_at_the_old_one() -> None:
     assert usage.bytes_in_check_at == 90  # ten are left of the burst, and one burst is ten
 
 
-def every_response() -> list[tuple[str, int]]:
-    definitions = load()
-    return [
-        (api, version)
-        for api in definitions.apis().values()
-        if "broker" in definitions.request(api).listeners
-        for version in definitions.response(api).valid_versions
-        if any(f.name == "ThrottleTimeMs" and version in f.versions for f in definitions.response(api).fields)
-    ]
+def spliced_routes() -> list[Route]:
+    return [route for route in routes(restricted=False).values() if isinstance(route.response, Program)]
+
+
+def has_throttle_time(route: Route) -> bool:
+    fields = load().response(route.api).fields
+    return any(field.name == "ThrottleTimeMs" and route.version in field.versions for field in fields)
+
+
+def inward(route: Route, frame: bytes, wait_ms: int) -> dict[str, Any]:
+    """A response as the client receives it, while it has to wait so long."""
+    names = Inward(TenantContext(TENANT, {0: (b"gateway", 9001)}), {})
+    names.wait_ms = wait_ms
+    assert isinstance(route.response, Program)
+    return dict(decode_response(route.api, route.version, spliced(route.response, names, frame)[4:]).body)
 
 
 def test_every_response_with_a_throttle_time_gets_it_and_nothing_else_changes() -> None:
-    for api, version in every_response():
-        body: dict[str, Any] = {"ThrottleTimeMs": 7}
-        frame = encode_response(api, version, Response(5, body))
+    for route in spliced_routes():
+        body: dict[str, Any] = {"ThrottleTimeMs": 7} if has_throttle_time(route) else {}
+        frame = encode_response(route.api, route.version, Response(5, body))
 
-        throttled = decode_response(api, version, with_throttle_time(frame, {5: (api, version, 1234)})[4:])
+        throttled, plain = inward(route, frame, 1234), inward(route, frame, 0)
 
-        plain = decode_response(api, version, frame[4:])
-        assert throttled.body == plain.body | {"ThrottleTimeMs": 1234}, (api, version)
+        marked = {"ThrottleTimeMs": 1234} if has_throttle_time(route) else {}
+        assert throttled == plain | marked, (route.api, route.version)
 
 
 def test_a_longer_throttle_time_of_the_broker_stays() -> None:
+    route = routes(restricted=False)[FETCH, 12]
     frame = encode_response("Fetch", 12, Response(5, {"ThrottleTimeMs": 900}))
 
-    assert with_throttle_time(frame, {5: ("Fetch", 12, 100)}) == frame
-
-
-def test_unthrottled_responses_and_partial_frames_stay_unchanged() -> None:
-    frame = encode_response("Produce", 9, Response(5, {"ThrottleTimeMs": 0}))
-
-    assert with_throttle_time(frame, {}) == frame
-    assert with_throttle_time(frame[:-3], {5: ("Produce", 9, 100)}) == frame[:-3]
-    assert with_throttle_time(frame[:7], {5: ("Produce", 9, 100)}) == frame[:7]
-
-
-def test_each_of_several_frames_gets_its_throttle_time() -> None:
-    first = encode_response("Produce", 9, Response(1, {"ThrottleTimeMs": 0}))
-    second = encode_response("Fetch", 12, Response(2, {"ThrottleTimeMs": 0}))
-
-    out = with_throttle_time(first + second, {1: ("Produce", 9, 50), 2: ("Fetch", 12, 60)})
-
-    assert decode_response("Produce", 9, out[4 : len(first)]).body["ThrottleTimeMs"] == 50
-    assert decode_response("Fetch", 12, out[len(first) + 4 :]).body["ThrottleTimeMs"] == 60
-
-
-def test_versions_without_a_throttle_time_have_no_field() -> None:
-    assert throttle_field_at("Produce", 3) < 0
-    assert throttle_field_at("Fetch", 12) > 0
-    assert not throttle_field_at("SaslHandshake", 1)
+    assert inward(route, frame, 100)["ThrottleTimeMs"] == 900
 
 
 def fetch(version: int, bytes_max: int, correlation_id: int = 1) -> bytes:
@@ -199,20 +180,20 @@ def fetch(version: int, bytes_max: int, correlation_id: int = 1) -> bytes:
     return encode_request(Request("Fetch", version, correlation_id, "a client", body))
 
 
+def outward(version: int, frame: bytes) -> bytes:
+    """A fetch as the broker receives it, while it may return 1,000 bytes."""
+    names = Outward(TenantContext(TENANT, {}), {})
+    names.fetch_bytes_max = lambda: 1_000
+    program = routes(restricted=False)[FETCH, version].request
+    assert isinstance(program, Program)
+    return spliced(program, names, frame)
+
+
 def test_a_fetch_of_any_version_is_capped() -> None:
-    for version in load().request("Fetch").valid_versions:
-        assert cap_fetch_bytes(fetch(version, 50_000_000), 1_000) == fetch(version, 1_000), version
-        assert cap_fetch_bytes(fetch(version, 900), 1_000) == fetch(version, 900), version
-
-
-def test_only_fetches_are_capped_and_partial_requests_stay_unchanged() -> None:
-    other = encode_request(Request("Metadata", 12, 3, "a client", {"Topics": None}))
-    both = other + fetch(12, 5_000_000) + fetch(16, 6_000_000)
-
-    assert cap_fetch_bytes(both, 1_000) == other + fetch(12, 1_000) + fetch(16, 1_000)
-    for cut in range(len(other), len(other) + 30):
-        assert cap_fetch_bytes(both[:cut], 1_000)[: len(other)] == other
-        assert len(cap_fetch_bytes(both[:cut], 1_000)) == cut
+    first = 3  # the first version with a limit for the whole response
+    for version in [v for v in load().request("Fetch").valid_versions if v >= first]:
+        assert outward(version, fetch(version, 50_000_000)) == fetch(version, 1_000), version
+        assert outward(version, fetch(version, 900)) == fetch(version, 900), version
 
 
 def creation(version: int, *topics: tuple[str, int], **more: Any) -> Request:

@@ -65,6 +65,7 @@ class Kind(StrEnum):
     ERROR = "error"  # error code
     SESSION = "session"  # fetch session id
     SESSION_EPOCH = "session_epoch"  # of a fetch session; follows its id
+    FETCH_BYTES = "fetch_bytes"  # that a whole fetch may return
     RECORDS = "records"  # never rewritten, never buffered
 
 
@@ -141,6 +142,7 @@ _KINDS: Final[dict[Kind, tuple[str, ...]]] = {
     Kind.ERROR: ("ErrorCode", "AcknowledgeErrorCode", "PartitionErrorCode"),
     Kind.SESSION: ("FetchRequest.SessionId", "FetchResponse.SessionId"),
     Kind.SESSION_EPOCH: ("FetchRequest.SessionEpoch",),
+    Kind.FETCH_BYTES: ("FetchRequest.MaxBytes",),
     Kind.RECORDS: ("Records", "UnalignedRecords"),
     Kind.PLAIN: (
         # What a client reports about itself, and ids of group members: they are scoped by the group, whose

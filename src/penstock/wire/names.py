@@ -132,3 +132,6 @@ class Names:
     def session_epoch(self, epoch: int, /) -> int:
         """Called right after `session`: 0 opens a session, −1 closes it or uses none."""
         return epoch
+
+    def fetch_bytes(self, bytes_max: int, /) -> int:
+        return bytes_max

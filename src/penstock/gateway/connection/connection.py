@@ -39,9 +39,8 @@ from penstock.gateway.connection.states import (
     State,
     advance,
 )
-from penstock.gateway.connection.throttle import FETCH_KEY, Throttle
+from penstock.gateway.connection.throttle import Throttle
 from penstock.gateway.limits.admission import Denial
-from penstock.gateway.limits.tenant_quota import with_throttle_time
 from penstock.gateway.tenancy.tenant_names import Inward, LearningInward, Outward
 from penstock.model.errors import Fault, PenstockError
 from penstock.model.errors.gateway import UpstreamUnreachable
@@ -126,11 +125,11 @@ class Connection:
             return
         self.now = now
         self.active = True
-        throttle, requests = self.throttle, self.requests
-        if throttle is not None and data[4:6] == FETCH_KEY and not requests.mid_frame:
-            data = throttle.cap(data, len(self.in_flight))
+        throttle = self.throttle
+        if throttle is not None:
+            throttle.expect(len(self.in_flight))
         try:
-            requests.feed(data, self.to_broker)
+            self.requests.feed(data, self.to_broker)
         except PenstockError as failure:
             self.fail(failure)
             return
@@ -146,21 +145,11 @@ class Connection:
         if self.closed:
             return
         self.now = now
-        throttle = self.throttle
-        assert throttle is not None, "a broker responds to linked connections only"
-        throttle.received(len(data), now)
-        throttled = None
-        if (throttle.muted_until or throttle.exhausted()) and self.responses.between_frames:
-            throttled = throttle.throttled_responses(self.in_flight, now)
-        before = self.usage.service_seconds
         try:
             self.responses.feed(data, self.to_client)
             self.flush()
         except PenstockError as failure:
             self.fail(failure)
-        throttle.served(self.usage.service_seconds - before, now)
-        if throttled:
-            self.to_client = [with_throttle_time(b"".join(self.to_client), throttled)]
         if self.pauses or self._resumable:
             self._responses_sent()
 
@@ -214,16 +203,19 @@ class Connection:
         self.to_broker.append(frame)
 
     def responded(self, entry: InFlight, size: int) -> float:
-        """Count a response; returns the broker's time for it.
+        """Charge a response that arrives; returns the broker's time for it.
 
         A pipelined request is served after the one before it, so its time starts with that response.
         """
-        self.usage.bytes_out += size
-        started = entry.sent_at
+        throttle, now, started = self.throttle, self.now, entry.sent_at
+        assert throttle is not None, "a broker responds to linked connections only"
         if self.responded_at > started:
             started = self.responded_at
-        self.responded_at = self.now
-        return self.now - started
+        self.responded_at = now
+        throttle.received(size, now)
+        if entry.counts_service_time():
+            throttle.served(now - started, now)
+        return now - started
 
     def waiting_since(self) -> float | None:
         """Since when the broker works on a request of this connection; None if on none, or on a long poll."""
@@ -388,6 +380,7 @@ class Connection:
         self.learning_inward = LearningInward(context, sessions, fetching)
         self.unknown_ids = self.inward.unknown_ids = self.learning_inward.unknown_ids = outward.unknown_ids
         assert self.throttle is not None
+        outward.fetch_bytes_max = self.throttle.fetch_bytes_max
         fast_path = self.fast_path = FastPath(self, outward, self.throttle, self.services.acks)
         stages = ResponseStages(self)
         self.responses = Responses(stages, self.inward, self.limits)
@@ -403,12 +396,16 @@ class Connection:
     def choose_names(self, route: Route) -> None:
         """Select what renames the next response."""
         if route.has_topic_ids or route.lists_brokers:
-            names = self.learning_inward
+            names: Inward = self.learning_inward
             names.lists_brokers = route.lists_brokers
             names.needs_brokers = route.lists_brokers and route.has_topic_ids
-            self.responses.names = names
         else:
-            self.responses.names = self.inward
+            names = self.inward
+        throttle = self.throttle
+        names.wait_ms = (
+            0 if throttle is None or not throttle.marks() else throttle.wait_ms(route.api, self.now)
+        )
+        self.responses.names = names
 
     def logged_in_again(self, request: Request, principal: Principal, now: float) -> None:
         """The client re-authenticated (KIP-368) as the same account; another one closes the connection."""
@@ -505,13 +502,12 @@ class Connection:
         self.deny(Denial.API_REFUSED, api=api_key)
         raise RequestFrameMalformed(api=api_key, version=version, reason=reason)
 
-    def observed(self, route: Route, sent: Observations | None, seen: Observations, seconds: float) -> None:
+    def observed(self, route: Route, sent: Observations | None, seen: Observations) -> None:
         """Act on fields observed in a response: acknowledged offsets, deleted topics."""
         context, throttle = self.context, self.throttle
         assert context is not None
         assert throttle is not None
         if not route.produces:
-            self.usage.service_seconds += seconds
             names = [name for name, _, error in seen if not error and name is not None]
             for name in names:
                 context.topics.forget(name)
@@ -519,11 +515,8 @@ class Connection:
             self.change_partitions(deleted, throttle.spend_changes(float(deleted), self.now))
             return
         assert sent is not None
-        acks = sent[0][0]
-        if acks == 1:  # with acks=all the broker waits for its followers
-            self.usage.service_seconds += seconds
         ids = None if route.by_id else context.topics.by_name
-        self.services.acks.record(acks, sent[1:], seen, ids)
+        self.services.acks.record(sent[0][0], sent[1:], seen, ids)
 
     def drain(self, now: float) -> None:
         """Accept no new requests; close when all in flight have their response."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.gateway.connection.in_flight import InFlight
 from penstock.gateway.connection.routes import FETCH
 from penstock.gateway.connection.states import NO_NEW_FRAMES
+from penstock.gateway.limits.metering import NEVER_REACHED
 from penstock.gateway.tenancy.fetch_sessions import INITIAL_EPOCH
 from penstock.wire.fetch_fast_path import records_length, request_session_at, response_session_at
 from penstock.wire.field_observer import BATCH_HEADER_BYTES
@@ -34,6 +35,8 @@ CACHED_MAX: Final = 64  # per connection, about 300 bytes each: one per partitio
 HEAD_LENGTHS_MAX: Final = 4  # each costs an unknown request one lookup
 UNCACHEABLE_MAX: Final = 64  # requests of other shapes after which a connection is no longer learned from
 _LENGTHS_BYTES: Final = 3  # of a record batch in a frame that is not streamed
+_THROTTLE_AT: Final = 9  # in a fetch response: after size, correlation id and an empty list of tags
+_BYTES_TO_SESSION: Final = 5  # from the largest size of a fetch to its session: size and isolation level
 
 _request: Final = struct.Struct(">iIi").unpack_from
 _response: Final = struct.Struct(">ii").unpack_from
@@ -159,7 +162,11 @@ class FastPath:
             self.fetching.epoch(session_id, epoch)
         elif session_id or epoch == INITIAL_EPOCH:
             return 0
-        out.append(span(data, position, end))
+        limit, limit_at = self.throttle.fetch_bytes_max(), at - _BYTES_TO_SESSION
+        if limit < NEVER_REACHED and _delta(data, limit_at)[0] > limit:
+            out.append(data[position:limit_at] + limit.to_bytes(4, "big") + data[limit_at + 4 : end])
+        else:
+            out.append(span(data, position, end))
         self.throttle.count(end - position, connection.now)
         if connection.sample is not None:
             connection.sample.record_request(route, correlation_id, end - position)
@@ -188,6 +195,8 @@ class FastPath:
             if entry.route is None or not entry.route.skips_rewrite or entry.then is not None:
                 return 0
             return self.pass_fetch_response(data, position, here, entry, out)
+        if self.throttle.marks():
+            return 0
         head: tuple[int, int] = _response(data, position)
         size, correlation_id = head
         end = position + 4 + size
@@ -209,8 +218,7 @@ class FastPath:
             )
         in_flight.popleft()
         seconds = connection.responded(entry, size + 4)
-        if known.acks == 1:  # with acks=all the broker waits for its followers
-            connection.usage.service_seconds += seconds
+        connection.usage.bytes_out += size + 4
         if connection.sample is not None:
             connection.sample.record_response(correlation_id, size + 4, seconds)
         offset: tuple[int] = _offset(data, at)
@@ -244,10 +252,17 @@ class FastPath:
         (session_id,) = _delta(data, at)
         if session_id and (session_id not in self.sessions or self.unknown_ids.open):
             return 0
-        out.append(span(data, position, end))
         connection = self.connection
         connection.in_flight.popleft()
         seconds = connection.responded(entry, size + 4)
+        connection.usage.bytes_out += size + 4
+        if self.throttle.marks():
+            rest = position + _THROTTLE_AT + 4
+            wait_ms = max(_delta(data, rest - 4)[0], self.throttle.wait_ms("Fetch", connection.now))
+            out.append(data[position : rest - 4] + wait_ms.to_bytes(4, "big"))
+            out.append(span(data, rest, end))
+        else:
+            out.append(span(data, position, end))
         if connection.sample is not None:
             connection.sample.record_response(correlation_id, size + 4, seconds)
         return end

@@ -44,6 +44,19 @@ class InFlight:
         self.last_offset_delta = -1
         self.response = b""
 
+    def counts_service_time(self) -> bool:
+        """Whether the broker works all the time until it responds.
+
+        It waits for data and members in long polls, and for its followers with acks=all.
+        """
+        route = self.route
+        if route is None or not route.counts_service_time:
+            return False
+        if not route.produces:
+            return True
+        acks = self.cached.acks if self.cached is not None else self.observed[0][0] if self.observed else 0
+        return bool(acks == 1)
+
     def observed_in_request(self) -> Observations | None:
         """What was observed in the request, on either path."""
         return self.observed if self.cached is None else self.cached.sent(self.last_offset_delta)

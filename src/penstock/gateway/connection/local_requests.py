@@ -18,7 +18,6 @@ from penstock.gateway.connection.routes import API_VERSIONS
 from penstock.gateway.connection.scram_login import CLIENT_ID, scram_login
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.limits.partition_limits import CREATE_TOPICS, decide_partitions
-from penstock.gateway.limits.tenant_quota import with_throttle_time
 from penstock.gateway.limits.throttle_queue import WAIT_SECONDS_MAX
 from penstock.gateway.tenancy import cluster_view, platform_requests, request_rewriting, tenant_acls
 from penstock.gateway.tenancy.apis import DENIALS, Treatment, treatment
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
 
 CORRELATION_ID: Final = 0  # of the gateway's requests
 METADATA: Final = 3
+THROTTLE_FIELD: Final = "ThrottleTimeMs"
 LOOK_UP_VERSION: Final = 12  # of Metadata; the first that takes ids alone
 ALL_TOPICS: Final = None  # in a Metadata request; the broker's authorizer leaves the tenant's
 OPERATIONS_REQUESTED: Final = "IncludeClusterAuthorizedOperations"
@@ -164,8 +164,9 @@ class LocalRequests:
         self.connection.respond(frame)
 
     def respond(self, request: Request, body: dict[str, Any], wait_ms: int = 0) -> None:
+        body = _with_wait(body, request, wait_ms)
         frame = encode_response(request.api, request.version, Response(request.correlation_id, body))
-        self.connection.respond(_throttled(frame, request, wait_ms))
+        self.connection.respond(frame)
 
     # The gateway's own requests to the broker, in order with the client's
 
@@ -381,12 +382,13 @@ class LocalRequests:
                 self.learn(decode_response(request.api, version, frame).body)
             response = route.response
             assert isinstance(response, Program)
+            connection.inward.wait_ms = wait_ms
             inward = spliced(response, connection.inward, len(frame).to_bytes(4, "big") + frame)
-            if entries:
-                decoded_response = decode_response(request.api, version, inward[4:])
-                body = request_rewriting.merged(decoded_response.body, key, entries)
-                inward = encode_response(request.api, version, Response(request.correlation_id, body))
-            return _throttled(inward, request, wait_ms)
+            if not entries:
+                return inward
+            decoded_response = decode_response(request.api, version, inward[4:])
+            body = request_rewriting.merged(decoded_response.body, key, entries)
+            return encode_response(request.api, version, Response(request.correlation_id, body))
 
         connection.forward(encode_request(rebuilt), request.correlation_id, route, then)
 
@@ -416,11 +418,11 @@ class LocalRequests:
                 context.topics.learn(name.encode(), topic_id.bytes)
 
 
-def _throttled(frame: bytes, request: Request, wait_ms: int) -> bytes:
-    """One whole response, with its throttle time."""
-    if wait_ms <= 0:
-        return frame
-    return with_throttle_time(frame, {request.correlation_id: (request.api, request.version, wait_ms)})
+def _with_wait(body: dict[str, Any], request: Request, wait_ms: int) -> dict[str, Any]:
+    """The body of a response with its throttle time, if its version has one."""
+    fields = load().response(request.api).fields
+    marked = any(field.name == THROTTLE_FIELD and request.version in field.versions for field in fields)
+    return {**body, THROTTLE_FIELD: wait_ms} if wait_ms > 0 and marked else body
 
 
 def decoded(frame: bytes) -> Request:

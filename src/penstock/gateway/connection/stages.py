@@ -93,12 +93,13 @@ class RequestStages:
 class ResponseStages:
     """Frames from the broker."""
 
-    __slots__ = ("connection", "route", "size")
+    __slots__ = ("connection", "route", "seconds", "size")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.route: Route | None = None
+        self.route: Route | None = None  # of the current frame
         self.size = 0
+        self.seconds = 0.0  # that the broker took for it
 
     def begin(self, correlation_id: int, size: int) -> Program | Action:
         connection = self.connection
@@ -111,6 +112,7 @@ class ResponseStages:
         route = self.route = entry.route
         assert route is not None, "local responses have been flushed"
         self.size = size + 4
+        self.seconds = connection.responded(entry, self.size)
         if entry.then is not None:
             return TAKE
         connection.choose_names(route)
@@ -121,16 +123,14 @@ class ResponseStages:
         connection, route = self.connection, self.route
         assert route is not None
         entry = connection.in_flight.popleft()
-        seconds = connection.responded(entry, self.size)
+        connection.usage.bytes_out += self.size
         error: int | None = None
         if seen is not None:
-            connection.observed(route, entry.observed_in_request(), seen, seconds)
+            connection.observed(route, entry.observed_in_request(), seen)
             errors = [row[2] for row in seen if row[2]]  # Produce and DeleteTopics have one in each row
             error = errors[0] if errors else None
-        elif route.counts_service_time:
-            connection.usage.service_seconds += seconds
         if connection.sample is not None:
-            connection.sample.record_response(entry.correlation_id, self.size, seconds, error)
+            connection.sample.record_response(entry.correlation_id, self.size, self.seconds, error)
 
     def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Observations) -> None:
         del seen
@@ -144,14 +144,12 @@ class ResponseStages:
         connection = self.connection
         entry = connection.in_flight.popleft()
         assert entry.then is not None
-        seconds = connection.responded(entry, 0)
-        connection.usage.service_seconds += seconds
         response = entry.then(frame)
         if response is not None:
             connection.usage.bytes_out += len(response)
             connection.to_client.append(response)
             if connection.sample is not None:
-                connection.sample.record_response(entry.correlation_id, len(response), seconds)
+                connection.sample.record_response(entry.correlation_id, len(response), self.seconds)
 
     def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
         raise error

@@ -11,24 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.gateway.limits.metering import NEVER_REACHED
-from penstock.gateway.limits.tenant_quota import FETCH, PRODUCE, SHARE_FETCH, cap_fetch_bytes
+from penstock.gateway.limits.tenant_quota import FETCH, PRODUCE, SHARE_FETCH
 from penstock.gateway.limits.throttle_queue import WAIT_SECONDS_MAX
 from penstock.model.events import Dimension
 from penstock.quota.token_bucket import throttle_ms
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Iterable, Mapping
 
-    from penstock.gateway.connection.in_flight import InFlight
     from penstock.gateway.limits.broker_pressure import TenantShare
     from penstock.gateway.limits.calibration import BrokerWork
     from penstock.gateway.limits.metering import Usage
-    from penstock.gateway.limits.tenant_quota import TenantQuota, ThrottledResponse
+    from penstock.gateway.limits.tenant_quota import TenantQuota
     from penstock.gateway.limits.throttle_queue import ThrottleQueue, Waiter
 
-FETCH_KEY: Final = FETCH.to_bytes(2, "big")
 OTHER_APIS: Final = -1
 API_KEYS: Final = {"Produce": PRODUCE, "Fetch": FETCH, "ShareFetch": SHARE_FETCH}
 
@@ -88,23 +84,17 @@ class Throttle:
         self._queue = None
         self._serving_queue = queue
         self._passed_queues.append(queue)
-        self._expect(in_flight)
+        self.expect(in_flight)
 
     def proceeded(self, in_flight: int) -> None:
         self._serving_queue = None
         self.in_flight_before = in_flight
 
-    def cap(self, data: bytes, in_flight: int) -> bytes:
-        """Limit the first request of a chunk, if it is a fetch, to what may be fetched now.
-
-        Clients fetch on a separate connection, so the first request is enough to look at. Called between
-        frames.
-        """
-        self._expect(in_flight)
-        bytes_max = self.quota.fetch_bytes_max
-        if self.share is not None:
-            bytes_max = min(bytes_max, self.share.quota.fetch_bytes_max)
-        return data if bytes_max == NEVER_REACHED else cap_fetch_bytes(data, bytes_max)
+    def fetch_bytes_max(self) -> int:
+        """How much one fetch may return."""
+        if self.share is None:
+            return self.quota.fetch_bytes_max
+        return min(self.quota.fetch_bytes_max, self.share.quota.fetch_bytes_max)
 
     def count(self, size: int, now: float) -> None:
         """Count and charge a request."""
@@ -132,7 +122,7 @@ class Throttle:
                 queue.quota.cancel_charge(queue.dimension, amount, now)
         self._charged = []
 
-    def _expect(self, in_flight: int) -> None:
+    def expect(self, in_flight: int) -> None:
         """Expect the next fetch to return as many bytes as the previous ones did."""
         responses = self.in_flight_before - in_flight
         if responses > 0:
@@ -149,7 +139,7 @@ class Throttle:
     # Responses
 
     def received(self, size: int, now: float) -> None:
-        """Charge bytes from the broker."""
+        """Charge a response of the broker."""
         quota, share = self.quota, self.share
         self._received += size
         quota.egress_left -= size
@@ -162,8 +152,9 @@ class Throttle:
                 share.quota.charge_egress(now)
 
     def served(self, seconds: float, now: float) -> None:
-        """Charge request time that has been counted; only the broker's own work is charged."""
+        """Count and charge request time; only the broker's own work is charged."""
         usage, share = self.usage, self.share
+        usage.service_seconds += seconds
         correction = 0.0 if self.work is None else self.work.correction(seconds)
         usage.calibration += correction
         if usage.service_seconds > self.quota.service_check_at:
@@ -174,20 +165,14 @@ class Throttle:
             if share.usage.service_seconds > share.quota.service_check_at:
                 share.quota.charge_service_time(now)
 
-    def throttled_responses(self, in_flight: deque[InFlight], now: float) -> dict[int, ThrottledResponse]:
-        """The throttle time of each response in flight, by correlation id."""
-        throttled: dict[int, ThrottledResponse] = {}
-        wait_ms: dict[int, int] = {}
-        for entry in in_flight:
-            route = entry.route
-            if route is None or entry.own:
-                continue
-            key = API_KEYS.get(route.api, OTHER_APIS)
-            if key not in wait_ms:
-                wait_ms[key] = throttle_ms(self._throttle_seconds_for(key, now), at_most=WAIT_SECONDS_MAX)
-            if wait_ms[key] > 0:
-                throttled[entry.correlation_id] = (route.api, route.version, wait_ms[key])
-        return throttled
+    def marks(self) -> bool:
+        """Whether responses may have to carry a wait."""
+        return self.muted_until != 0.0 or self.exhausted()
+
+    def wait_ms(self, api: str, now: float) -> int:
+        """The throttle time in a response of this API."""
+        seconds = self._throttle_seconds_for(API_KEYS.get(api, OTHER_APIS), now)
+        return throttle_ms(seconds, at_most=WAIT_SECONDS_MAX)
 
     def _throttle_seconds_for(self, api_key: int, now: float) -> float:
         longest = self.muted_until - now

@@ -1,24 +1,19 @@
 """A tenant's quota on one gateway, and how its clients learn to wait (KIP-219).
 
 `TenantQuota` is charged for everything a tenant's connections do here. While a limit is in debt, requests
-that would use more of it wait in its `ThrottleQueue`. `cap_fetch_bytes` limits a fetch to a fraction of a
-second of egress. `with_throttle_time` writes the wait into responses whose version has the field: most have
-it at the start, Produce at the end.
+that would use more of it wait in its `ThrottleQueue`. A fetch returns at most a fraction of a second of
+egress.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from penstock.gateway.limits.metering import NEVER_REACHED
 from penstock.gateway.limits.throttle_queue import WAIT_SECONDS_MAX, ThrottleQueue
 from penstock.model.events import Dimension
 from penstock.quota.token_bucket import THROTTLE_SECONDS_MAX, UNLIMITED, Bucket
-from penstock.wire.definitions import load
-from penstock.wire.frames import response_header_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +21,6 @@ if TYPE_CHECKING:
     from penstock.gateway.limits.metering import Usage
     from penstock.model.ids import LogicalClusterId
 
-THROTTLE_FIELD: Final = "ThrottleTimeMs"
-FIXED_BYTES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8}
 FETCH_SECONDS: Final = 0.1  # of egress per fetch: bytes in flight are not counted yet
 # Bits of `Usage.exhausted`. A request waits only for limits it uses: a heartbeat counts as a request, but
 # does not wait behind megabytes.
@@ -47,16 +40,7 @@ _THROTTLED_APIS: Final = (
 # Request time is known only after the response, so at most one window is charged, as in Kafka.
 _QUEUE_SECONDS_MAX: Final = {Dimension.REQUEST_TIME_US: THROTTLE_SECONDS_MAX}
 
-_head = struct.Struct(">ii")  # size, correlation id
-_int32 = struct.Struct(">i")
-_request_head = struct.Struct(">ihh4xh")  # size, API, version, (correlation id,) length of the client id
-FETCH_BYTES_FIRST: Final = 3  # the first version with a limit for the whole response
-FETCH_FLEXIBLE_FIRST: Final = 12
-FETCH_UNNAMED_FIRST: Final = 15
-
 Rates = Mapping[Dimension, float]  # per second; unlisted dimensions are unlimited
-ApiVersion = tuple[str, int]
-ThrottledResponse = tuple[str, int, int]  # API, version, throttle time in milliseconds
 
 
 class TenantQuota:
@@ -291,69 +275,3 @@ class Quotas:
         quota = self.of(tenant)
         quota.retune(rates, now)
         return quota
-
-
-@cache
-def throttle_field_at(api: str, version: int) -> int:
-    """Where a response has its throttle time: bytes after its start, below 0 before its end, 0 if nowhere."""
-    message = load().response(api)
-    present = [f for f in message.fields if version in f.versions and version not in f.tagged]
-    names = [field.name for field in present]
-    if THROTTLE_FIELD not in names:
-        return 0
-    before = present[: names.index(THROTTLE_FIELD)]
-    if all(not field.array and field.kind in FIXED_BYTES for field in before):
-        header = _head.size + response_header_version(api, version)
-        return header + sum(FIXED_BYTES[field.kind] for field in before)
-    return -_int32.size - message.is_flexible(version) if names[-1] == THROTTLE_FIELD else 0
-
-
-def with_throttle_time(data: bytes, throttled: Mapping[int, ThrottledResponse]) -> bytes:
-    """Write throttle times into whole frames, the last of which may be incomplete.
-
-    `throttled` maps correlation ids to API, version and wait. Other responses stay unchanged, as do those
-    with tagged fields where the throttle time would be.
-    """
-    out = bytearray(data)
-    start = 0
-    while start + _head.size < len(out):
-        size, correlation_id = _head.unpack_from(out, start)
-        end = start + _int32.size + size
-        if (response := throttled.get(correlation_id)) is not None:
-            api, version, wait_ms = response
-            relative = throttle_field_at(api, version)
-            at = start + relative if relative > 0 else end + relative
-            if relative > 0:
-                plain = response_header_version(api, version) == 0 or out[start + _head.size] == 0
-            else:
-                plain = relative < 0 and end <= len(out) and not any(out[at + _int32.size : end])
-            if plain and at + _int32.size <= min(end, len(out)):
-                before = _int32.unpack_from(out, at)[0]
-                _int32.pack_into(out, at, max(before, wait_ms))
-        start = end
-    return bytes(out)
-
-
-def cap_fetch_bytes(data: bytes, bytes_max: int) -> bytes:
-    """Lower the maximum size of each fetch in these requests, the last of which may be incomplete.
-
-    Brokers do the same for their own quotas: the response comes as soon as there is that much, and holds at
-    least one batch. A header with tagged fields stays unchanged.
-    """
-    out: bytearray | None = None
-    start = 0
-    while start + _request_head.size <= len(data):
-        size, api_key, version, client = _request_head.unpack_from(data, start)
-        if size < 0:
-            break
-        if api_key == FETCH and version >= FETCH_BYTES_FIRST:
-            at = start + _request_head.size + max(client, 0)
-            if version >= FETCH_FLEXIBLE_FIRST:
-                at = at + 1 if at < len(data) and data[at] == 0 else len(data)
-            # Skip max wait and min bytes, and the replica id where there is one.
-            at += _int32.size * (2 if version >= FETCH_UNNAMED_FIRST else 3)
-            if at + _int32.size <= len(data) and _int32.unpack_from(data, at)[0] > bytes_max:
-                out = bytearray(data) if out is None else out
-                _int32.pack_into(out, at, bytes_max)
-        start += _int32.size + size
-    return data if out is None else bytes(out)

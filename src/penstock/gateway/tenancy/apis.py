@@ -58,9 +58,11 @@ _RENAMED_KINDS: Final = frozenset(
     )
 )
 OUTWARD_KINDS: Final = _RENAMED_KINDS | {
-    Kind.CONFIG_NAME, Kind.SESSION_EPOCH, Kind.REPLICA_ID, Kind.TRANSACTIONAL_ID_REGEX
+    Kind.CONFIG_NAME, Kind.FETCH_BYTES, Kind.SESSION_EPOCH, Kind.REPLICA_ID, Kind.TRANSACTIONAL_ID_REGEX
 }  # fmt: skip
-INWARD_KINDS: Final = _RENAMED_KINDS | {Kind.ENDPOINT, Kind.CLUSTER_ID, Kind.TEXT, Kind.CLIENT_HOST}
+INWARD_KINDS: Final = _RENAMED_KINDS | {
+    Kind.ENDPOINT, Kind.CLUSTER_ID, Kind.TEXT, Kind.CLIENT_HOST, Kind.THROTTLE
+}  # fmt: skip
 # A coordinator assigns the group's subscribed topics by id, whether or not this gateway has seen the ids. A
 # member that received a masked id would wait for that topic forever.
 UNMASKED: Final = frozenset(("ConsumerGroupHeartbeat", "ShareGroupHeartbeat"))

@@ -120,6 +120,7 @@ class Outward(Names):
         self.known_ids = context.topics.by_id
         self.sessions = sessions
         self.unknown_ids = UnknownIds()
+        self.fetch_bytes_max: Callable[[], int] | None = None  # set where egress may be limited
 
     def topic(self, name: bytes) -> bytes:
         if len(name) > self.name_bytes_max:
@@ -171,6 +172,11 @@ class Outward(Names):
     def session_epoch(self, epoch: int) -> int:
         return self.fetching.epoch(self._session, epoch)
 
+    def fetch_bytes(self, bytes_max: int) -> int:
+        """Brokers do the same for their own quotas: the response comes as soon as there is that much, and
+        holds at least one batch."""
+        return bytes_max if self.fetch_bytes_max is None else min(bytes_max, self.fetch_bytes_max())
+
 
 class Inward(Names):
     """From the broker to a client."""
@@ -191,6 +197,7 @@ class Inward(Names):
         self.unknown_ids = UnknownIds()  # those of the requests, once linked
         self.lists_brokers = False  # the current response lists brokers, not one coordinator
         self.needs_brokers = False  # it must list one, and none was seen yet
+        self.wait_ms = 0  # that the current response demands of the client
 
     def topic(self, name: bytes) -> bytes | None:
         return name[self.cut :] if name.startswith(self.prefix) else None
@@ -239,6 +246,9 @@ class Inward(Names):
 
     def client_host(self, host: bytes) -> bytes:
         return GATEWAY_HOST
+
+    def throttle(self, milliseconds: int) -> int:
+        return max(milliseconds, self.wait_ms)
 
     def text(self, text: bytes) -> bytes | None:
         own = text.replace(self.prefix, b"")

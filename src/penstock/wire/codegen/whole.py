@@ -42,6 +42,7 @@ _NEVER_OMITTED: Final = frozenset(
         Kind.ERROR,
         Kind.SESSION,
         Kind.SESSION_EPOCH,
+        Kind.FETCH_BYTES,
     )
 )
 

@@ -6,9 +6,9 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.ready
 DATA_PATH := $(VENV)/.data-path
 BROWSER := $(VENV)/.browser
-# Workers of the suite: each has a fleet of its own. Spark's tests are the third group, beside Kafka's.
+# Workers of the suite: each has a fleet of its own. Tests with real processes mostly wait for them.
 PURE := -n $(or $(TEST_WORKERS),2) -m "not soak and not peers and not kafka and not spark and not browser"
-REAL := -n $(or $(TEST_WORKERS),3) -m "(kafka or spark or browser) and not soak and not peers"
+REAL := -n $(or $(TEST_WORKERS),4) -m "(kafka or spark or browser) and not soak and not peers"
 
 .PHONY: help setup run check test-fast test soak test-peers proto lock clean
 .DEFAULT_GOAL := help

@@ -1,7 +1,7 @@
 """How many seconds of a worker the tests of each area may take, on two cores.
 
 `make test` takes at most 15 minutes: 2 for the checks, 2.5 for the pure tests on two workers, and 10 for the
-tests with real processes on three workers. The areas below share these seconds. An area that needs more takes
+tests with real processes on four workers. The areas below share these seconds. An area that needs more takes
 them from another, here, where a reviewer sees it. `tests/plugins/budget.py` reports what exceeds it.
 """
 

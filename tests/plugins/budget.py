@@ -84,6 +84,13 @@ def total(spent: Mapping[tuple[str, str], float], kind: str) -> float:
     return sum(seconds for (_, of_kind), seconds in spent.items() if of_kind == kind)
 
 
+def by_area(spent: Mapping[tuple[str, str], float], kind: str) -> str:
+    """The seconds of a kind, and of each area that took a second or more."""
+    areas = sorted(((seconds, area) for (area, of_kind), seconds in spent.items() if of_kind == kind))
+    shown = ", ".join(f"{area} {seconds:.0f}" for seconds, area in reversed(areas) if seconds >= 1)
+    return f"{total(spent, kind):.0f} s: {shown or 'less than a second each'}"
+
+
 class BudgetKeeper:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -163,11 +170,9 @@ class BudgetKeeper:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.spent:
-            shown = ", ".join(
-                f"{kind} {total(self.spent, kind):.0f} s" for kind in KINDS if total(self.spent, kind)
-            )
-            terminalreporter.write_line(f"tests took: {shown}")
+        for kind in KINDS:
+            if total(self.spent, kind):
+                terminalreporter.write_line(f"{kind} tests took {by_area(self.spent, kind)}")
         for line in self.lines:
             terminalreporter.write_line(f"over budget: {line}", red=True)
 

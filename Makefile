@@ -6,17 +6,18 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.ready
 DATA_PATH := $(VENV)/.data-path
 BROWSER := $(VENV)/.browser
-# Workers of the suite: each has a fleet of its own. Tests with real processes mostly wait for them.
+# Workers of the suite: each has a fleet of its own. Three keep two cores busy.
 PURE := -n $(or $(TEST_WORKERS),2) -m "not soak and not peers and not kafka and not spark and not browser"
-REAL := -n $(or $(TEST_WORKERS),4) -m "(kafka or spark or browser) and not soak and not peers"
+REAL := -n $(or $(TEST_WORKERS),3) -m "(kafka or spark or browser) and not soak and not peers"
 
-.PHONY: help setup run check test-fast test soak test-peers proto lock clean
+.PHONY: help setup run check types tidy test-fast test soak test-peers proto lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(STAMP) $(DATA_PATH) $(BROWSER)  ## virtual environment, packages, Kafka's and Spark's jars, compiled data path, Chromium
+setup:  ## virtual environment, packages, Kafka's and Spark's jars, compiled data path, Chromium
+	@$(MAKE) --no-print-directory --jobs=3 $(STAMP) $(DATA_PATH) $(BROWSER)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -26,7 +27,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.packages: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	@echo "set-up: $$(grep -c == requirements/dev.txt) Python packages, about 90 seconds the first time"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -54,8 +55,13 @@ run: $(STAMP) $(DATA_PATH)  ## start the platform in the foreground; Ctrl-C stop
 
 check: setup  ## formatting, lint, types, import contracts, tidiness
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	@$(MAKE) --no-print-directory --jobs=2 types tidy
+
+types:
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+tidy:
 	@$(PYTEST) -q tests/test_tidy.py
 
 test-fast: check  ## the checks and the pure tests: no Java, about three minutes

@@ -1,8 +1,9 @@
 """How many seconds of a worker the tests of each area may take, on two cores.
 
-`make test` takes at most 15 minutes: 2 for the checks, 2.5 for the pure tests on two workers, and 10 for the
-tests with real processes on four workers. The areas below share these seconds. An area that needs more takes
-them from another, here, where a reviewer sees it. `tests/plugins/budget.py` reports what exceeds it.
+`make test` should take 15 minutes; it takes 17 on a fresh clone: 3 for the set-up, 0.5 for the checks, 2 for
+the pure tests on two workers, and 12 for the tests with real processes on three workers, which keep both
+cores busy. The areas below share these seconds. An area that needs more takes them from another, here, where
+a reviewer sees it. `tests/plugins/budget.py` reports what exceeds it.
 """
 
 from __future__ import annotations
@@ -20,54 +21,54 @@ class Budget:
     spark: float = 0
 
 
-TOTAL: Final = Budget(pure=5 * 60, kafka=20 * 60, spark=5 * 60)
+TOTAL: Final = Budget(pure=5 * 60, kafka=29 * 60, spark=7 * 60)
 
 # Fixtures of the whole session (a fleet for each worker, a Spark session) belong to no area.
 SESSION: Final = "session"
 
 AREAS: Final[dict[str, Budget]] = {
-    SESSION: Budget(pure=5, kafka=60, spark=20),
+    SESSION: Budget(pure=4, kafka=65, spark=20),
     # the repository itself
-    "tidy": Budget(pure=15),
+    "tidy": Budget(pure=16),
     "atomic_files": Budget(pure=1),
     "gc_tuning": Budget(pure=1),
     "metrics_server": Budget(pure=4),
     "process_identity": Budget(pure=3),
     "stop_signals": Budget(pure=2),
-    "bench": Budget(pure=6),
+    "bench": Budget(pure=4),
     "tools": Budget(pure=4),
-    "plugins": Budget(pure=12),
-    "harness": Budget(pure=8, kafka=20),
+    "plugins": Budget(pure=4),
+    "harness": Budget(pure=4, kafka=40),
     "docs": Budget(pure=2, kafka=45),
     "examples": Budget(pure=4, kafka=80),
     "paper": Budget(pure=1),
     # the foundation
     "model": Budget(pure=8),
-    "wire": Budget(pure=39, kafka=10),
-    "kafka": Budget(pure=5, kafka=50),
-    "fleet": Budget(pure=16, kafka=100),
-    "cli": Budget(pure=15, kafka=45),
-    "platform": Budget(pure=3, kafka=30),
+    "wire": Budget(pure=26, kafka=10),
+    "kafka": Budget(pure=6, kafka=50),
+    "fleet": Budget(pure=20, kafka=160),
+    "cli": Budget(pure=24, kafka=75),
+    "platform": Budget(pure=3, kafka=50),
     "console": Budget(),
     # the platform
-    "gateway": Budget(pure=14, kafka=180),
-    "control": Budget(pure=20, kafka=140),
-    "quota": Budget(pure=14, kafka=40),
-    "balance": Budget(pure=8, kafka=40),
+    "gateway": Budget(pure=14, kafka=220),
+    "control": Budget(pure=6, kafka=270),
+    "quota": Budget(pure=6, kafka=30),
+    "balance": Budget(pure=4, kafka=40),
     "health": Budget(),
     "tier": Budget(),
     "audit": Budget(spark=20),
     "backup": Budget(),
     "link": Budget(),
-    "sim": Budget(pure=15),
-    "pipeline": Budget(pure=15, spark=260),
+    "sim": Budget(pure=6),
+    "pipeline": Budget(pure=8, spark=380),
     # what applications use
-    "consume": Budget(pure=18, kafka=70),
-    "scale": Budget(pure=14, kafka=60),
-    "olep": Budget(pure=28, kafka=230),
+    "consume": Budget(pure=32, kafka=140),
+    "scale": Budget(pure=30, kafka=75),
+    "olep": Budget(pure=28, kafka=345),
 }
 
 # A shared machine may be this much slower than the budget assumes. Each area gets some seconds on top:
 # one stall weighs heavily on an area of few seconds.
-TOLERANCE: Final = 3.0
+TOLERANCE: Final = 1.5
 GRACE_SECONDS: Final = 10.0

@@ -189,11 +189,6 @@ class Splicer:
         """Whether no frame is written in part."""
         return self._walk is None
 
-    @property
-    def mid_frame(self) -> bool:
-        """Whether the next bytes continue a frame, written in part or held."""
-        return self._walk is not None or len(self._held) > 0
-
     def begin(self, data: bytes, position: int) -> tuple[int, Program | Action]:
         """Size of the frame at `position`, and the handler's decision on it."""
         raise NotImplementedError

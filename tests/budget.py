@@ -1,7 +1,7 @@
 """How many seconds of a worker the tests of each area may take, on two cores.
 
-`make test` should take 15 minutes; it takes 17 on a fresh clone: 3 for the set-up, 0.5 for the checks, 2 for
-the pure tests on two workers, and 12 for the tests with real processes on three workers, which keep both
+`make test` should take 15 minutes; it takes 16 on a fresh clone: 2 for the set-up, 0.5 for the checks, 2 for
+the pure tests on two workers, and 11.5 for the tests with real processes on three workers, which keep both
 cores busy. The areas below share these seconds. An area that needs more takes them from another, here, where
 a reviewer sees it. `tests/plugins/budget.py` reports what exceeds it.
 """

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.gateway.settings import Bounds
+from penstock.model.events import Dimension
 from penstock.wire.definitions import load
 from penstock.wire.frames import Request, Response, decode_request, encode_request, encode_response
 from penstock.wire.records import Record, write
@@ -331,3 +332,22 @@ async def test_a_fetch_waits_like_any_request_while_too_many_are_in_flight() -> 
     session.data_received(b"".join(fetch(number, TOPICS["t"]) for number in range(9)))
 
     assert len(broker.frames()) == len(session.connection.in_flight) == session.connection.in_flight_max
+
+
+@pytest.mark.parametrize("cut", [12, 40])
+async def test_a_response_that_arrives_in_two_pieces_is_charged_once(cut: int) -> None:
+    session, client, broker = new(fast_path=True)
+    assert session.connection.throttle is not None
+    quota = session.connection.throttle.quota
+    quota.retune({Dimension.EGRESS_BYTES: 1e6}, session.server.now())
+    frame = produce(10, 1, [topic(10, "t", (0, batch(1, 50)))])
+    session.data_received(frame * 2)
+    first, second = (response(one) or b"" for one in broker.frames())
+    session.from_broker(first)  # it is learned
+    before = quota.egress_left
+
+    session.from_broker(second[:cut])
+    session.from_broker(second[cut:])
+
+    assert len(client.frames()) == 2
+    assert before - quota.egress_left == len(second)

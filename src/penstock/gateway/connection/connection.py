@@ -203,19 +203,23 @@ class Connection:
         self.to_broker.append(frame)
 
     def responded(self, entry: InFlight, size: int) -> float:
-        """Charge a response that arrives; returns the broker's time for it.
+        """Charge a response that arrives, once; returns the broker's time for it.
 
-        A pipelined request is served after the one before it, so its time starts with that response.
+        A pipelined request is served after the one before it, so its time starts with that response. A
+        response that arrives in pieces comes here with its first piece, and again if it takes the fast path.
         """
+        if entry.seconds >= 0:
+            return entry.seconds
         throttle, now, started = self.throttle, self.now, entry.sent_at
         assert throttle is not None, "a broker responds to linked connections only"
         if self.responded_at > started:
             started = self.responded_at
         self.responded_at = now
         throttle.received(size, now)
+        entry.seconds = now - started
         if entry.counts_service_time():
-            throttle.served(now - started, now)
-        return now - started
+            throttle.served(entry.seconds, now)
+        return entry.seconds
 
     def waiting_since(self) -> float | None:
         """Since when the broker works on a request of this connection; None if on none, or on a long poll."""

@@ -22,8 +22,8 @@ class InFlight:
     """
 
     __slots__ = (
-        "cached", "correlation_id", "last_offset_delta", "observed", "own", "response", "route", "sent_at",
-        "then",
+        "cached", "correlation_id", "last_offset_delta", "observed", "own", "response", "route", "seconds",
+        "sent_at", "then",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +39,7 @@ class InFlight:
         self.sent_at = sent_at
         self.observed = observed  # fields of the request
         self.then = then
+        self.seconds = -1.0  # that the broker took; below 0 until its response arrives
         self.own = False  # sent by the gateway for itself: the client gets no response
         self.cached: CachedRequest | None = None  # on the fast path, which keeps one number instead
         self.last_offset_delta = -1

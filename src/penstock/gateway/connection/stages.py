@@ -93,13 +93,12 @@ class RequestStages:
 class ResponseStages:
     """Frames from the broker."""
 
-    __slots__ = ("connection", "route", "seconds", "size")
+    __slots__ = ("connection", "route", "size")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.route: Route | None = None  # of the current frame
         self.size = 0
-        self.seconds = 0.0  # that the broker took for it
 
     def begin(self, correlation_id: int, size: int) -> Program | Action:
         connection = self.connection
@@ -112,7 +111,7 @@ class ResponseStages:
         route = self.route = entry.route
         assert route is not None, "local responses have been flushed"
         self.size = size + 4
-        self.seconds = connection.responded(entry, self.size)
+        connection.responded(entry, self.size)
         if entry.then is not None:
             return TAKE
         connection.choose_names(route)
@@ -130,7 +129,7 @@ class ResponseStages:
             errors = [row[2] for row in seen if row[2]]  # Produce and DeleteTopics have one in each row
             error = errors[0] if errors else None
         if connection.sample is not None:
-            connection.sample.record_response(entry.correlation_id, self.size, self.seconds, error)
+            connection.sample.record_response(entry.correlation_id, self.size, entry.seconds, error)
 
     def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Observations) -> None:
         del seen
@@ -149,7 +148,7 @@ class ResponseStages:
             connection.usage.bytes_out += len(response)
             connection.to_client.append(response)
             if connection.sample is not None:
-                connection.sample.record_response(entry.correlation_id, len(response), self.seconds)
+                connection.sample.record_response(entry.correlation_id, len(response), entry.seconds)
 
     def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
         raise error

@@ -10,6 +10,9 @@ BROWSER := $(VENV)/.browser
 PURE := -n $(or $(TEST_WORKERS),2) -m "not soak and not peers and not kafka and not spark and not browser"
 REAL := -n $(or $(TEST_WORKERS),3) -m "(kafka or spark or browser) and not soak and not peers"
 
+# Set-up leaves compiling Python's modules to their first import, which this variable would repeat every time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup run check types tidy test-fast test soak test-peers proto lock clean
 .DEFAULT_GOAL := help
 

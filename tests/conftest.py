@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import signal
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.plugins.budget", "tests.plugins.order", "tests.harness.faults"]
 
 LOG_LINES_SHOWN_MAX = 60
+SHARED_FLEET = "fleet"
 
 # Every run of the suite draws the same examples, so that a failure points at the change. `make soak`
 # draws new ones, ten times as many.
@@ -70,14 +73,34 @@ def _clients_close_their_sockets() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(trylast=True)  # after pytest's own, which makes the directory
+def pytest_configure(config: pytest.Config) -> None:
+    """With several workers, the process that distributes the tests ends the fleet that they share."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        shared = config._tmp_path_factory.getbasetemp() / SHARED_FLEET  # type: ignore[attr-defined]
+        ending = ExitStack()
+        ending.enter_context(reaper(shared))
+        config.add_cleanup(ending.close)
+
+
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """One controller and three brokers in three zones, shared by all tests of the run.
+    """One controller and three brokers in three zones, shared by all tests of the run, on all its workers.
 
-    Tests take names from `unique` and leave the nodes as they found them; to kill and to stop
-    there is `make_fleet`.
+    Tests take names from `unique`, look only at these, and leave the nodes as they found them; to kill
+    and to stop there is `make_fleet`.
     """
-    yield from _living(Fleet.start(tmp_path_factory.mktemp("fleet"), THREE_ZONES))
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield from _living(Fleet.start(tmp_path_factory.mktemp(SHARED_FLEET), THREE_ZONES))
+        return
+    home = tmp_path_factory.getbasetemp().parent / SHARED_FLEET
+    home.mkdir(exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker starts it, the others find it running
+        one = Fleet.start(home, THREE_ZONES)
+    _fleets.append(one)
+    yield one
+    _fleets.remove(one)
 
 
 @pytest.fixture

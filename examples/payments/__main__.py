@@ -180,18 +180,21 @@ def load(
     repeats: float = 0.01,
     agreements: float = 0.1,
     in_flight: int = 1000,
+    rate: Annotated[
+        float | None, Parameter(help="Requests a second; without it, as many as the bank takes.")
+    ] = None,
     seed: int = 0,
     journal: Annotated[
         Path | None, Parameter(help="File to list every request in before it is sent.")
     ] = None,
 ) -> int:
-    """Make random payments as fast as the bank takes them, and print the outcomes."""
+    """Make random payments, and print the outcomes."""
     label = f"load-{uuid.uuid4().hex[:8]}"
-    plan = Load(accounts, hot_share, repeats, agreements, in_flight, seed=seed, label=label)
+    plan = Load(accounts, hot_share, repeats, agreements, in_flight, rate, seed=seed, label=label)
     result = run_load(load_settings(home).accounts_log(), plan, seconds=seconds, journal=journal)
     middle, slow = result.percentile(0.5) * 1000, result.percentile(0.99) * 1000
-    rate = result.requests / seconds
-    print(f"{result.requests} requests, {rate:.0f} a second, p50 {middle:.1f} ms, p99 {slow:.1f} ms")
+    a_second = result.requests / seconds
+    print(f"{result.requests} requests, {a_second:.0f} a second, p50 {middle:.1f} ms, p99 {slow:.1f} ms")
     for state, count in sorted(result.states.items()):
         print(f"  {state:<20} {count}")
     return Exit.FINE

@@ -34,6 +34,7 @@ class Load:
     repeats: float = 0.0  # share of requests that are sent twice
     agreements: float = 0.0  # share whose destination must agree
     in_flight: int = 1000
+    rate: float | None = None  # requests a second; without it, as many as the bank takes
     amount_max: int = 100
     seed: int = 0
     label: str = "r"  # prefix of every id, so that several generators do not clash
@@ -90,12 +91,15 @@ def run_load(
 ) -> LoadResult:
     """Keeps `in_flight` requests in progress until the time or the count is up, then waits for the rest."""
     result, dice = LoadResult(), random.Random(load.seed)
+    start = time.monotonic()
     in_progress: deque[tuple[float, Future[Event]]] = deque()
-    end = time.monotonic() + seconds if seconds is not None else None
+    end = start + seconds if seconds is not None else None
     ids = journal.open("a", encoding="utf-8") if journal is not None else None
     try:
         with Outcomes(log, OUTCOME_TYPES) as outcomes:
             while (end is None or time.monotonic() < end) and (count is None or result.requests < count):
+                if load.rate is not None:
+                    time.sleep(max(0.0, start + result.requests / load.rate - time.monotonic()))
                 key, event = load.payment(result.requests, dice)
                 if ids is not None:
                     ids.write(f"{event.id}\n")

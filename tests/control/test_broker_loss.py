@@ -6,6 +6,7 @@ heartbeats of a member that has given up what it owned."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from contextlib import asynccontextmanager
@@ -20,13 +21,13 @@ from penstock.model.key_names import CONTROL_GROUP, COORDINATORS_GROUP
 from penstock.quota.coordinator import Coordinator
 from penstock.quota.topics import USAGE_PARTITIONS
 from tests.control.conftest import run_control_plane
-from tests.harness.fleet import Fleet
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tests.control.conftest import PlaneHarness
+    from tests.harness.fleet import Fleet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -81,11 +82,11 @@ async def bring_back(fleet: Fleet, name: str) -> None:
         await asyncio.to_thread(fleet.wait_ready, [fleet.node(name)])
 
 
-@pytest.mark.parametrize("lose", [Fleet.kill, Fleet.pause], ids=["killed", "frozen"])
-async def test_services_act_again_after_their_groups_coordinator_is_lost(
-    make_fleet: Callable[..., Fleet], lose: Callable[[Fleet, str], None]
+async def test_services_act_again_after_their_groups_coordinator_is_killed_or_freezes(
+    make_fleet: Callable[..., Fleet],
 ) -> None:
     fleet = await asyncio.to_thread(make_fleet, brokers=3)
+    losses = itertools.product((CONTROL_GROUP, COORDINATORS_GROUP), (fleet.kill, fleet.pause))
     async with (
         Client(fleet.bootstrap, fleet.security()) as client,
         run_control_plane(fleet) as harness,
@@ -93,10 +94,10 @@ async def test_services_act_again_after_their_groups_coordinator_is_lost(
     ):
         await harness.active()
         await owns_all(coordinator)
-        for number, group in enumerate((CONTROL_GROUP, COORDINATORS_GROUP)):
+        for number, (group, lose) in enumerate(losses):
             async with Client(fleet.bootstrap, fleet.security()) as observer:
                 broker = await coordinator_of(observer, group)
-            await asyncio.to_thread(lose, fleet, broker)
+            await asyncio.to_thread(lose, broker)
 
             await created(harness, f"after-{number}")
             await owns_all(coordinator)

@@ -44,9 +44,10 @@ PATIENCE_SECONDS = 120.0
 class Chaos:
     """Two executors, a caller and the brokers, any of which may die at any time."""
 
-    def __init__(self, fleet: Fleet, harness: BankHarness, seed: str) -> None:
+    def __init__(self, fleet: Fleet, harness: BankHarness, seed: str, load: tuple[str, ...]) -> None:
         self.fleet = fleet
         self.harness = harness
+        self.load = load
         self.dice = random.Random(seed)
         self.journal = Path(harness.settings.home) / "journal"
         self.killed = {"executor": 0, "caller": 0, "broker": 0}
@@ -82,7 +83,17 @@ class Chaos:
                 )
                 self.executors[member] = self.harness.start("executor", "--member", member, fault=fault)
         if self.caller is None or not self.caller.running():
-            words = ("--repeats", "0.1", "--agreements", "0.3", "--accounts", "8", "--in-flight", "50")
+            words = (
+                "--repeats",
+                "0.1",
+                "--agreements",
+                "0.3",
+                "--accounts",
+                "8",
+                "--in-flight",
+                "50",
+                *self.load,
+            )
             seed = str(self.dice.randrange(10**6))
             self.caller = self.harness.start(
                 "load", "--seconds", "1000", *words, "--seed", seed, "--journal", f"{self.journal}-{seed}"
@@ -127,7 +138,9 @@ class Chaos:
             self.executors[member] = self.harness.start("executor", "--member", member)
 
 
-def loop(fleet: Fleet, home: Path, name: str, seconds: float, *, brokers: bool) -> Chaos:
+def loop(
+    fleet: Fleet, home: Path, name: str, seconds: float, *, brokers: bool, load: tuple[str, ...] = ()
+) -> Chaos:
     seed = os.environ.get("PENSTOCK_SEED", str(time.time_ns()))
     print(f"seed {seed}")
     harness = BankHarness(home, fleet.client_config(), name, batch_max=20)
@@ -136,7 +149,7 @@ def loop(fleet: Fleet, home: Path, name: str, seconds: float, *, brokers: bool) 
     )
     try:
         harness.append(Load(accounts=8), 0, seed)
-        chaos = Chaos(fleet, harness, seed)
+        chaos = Chaos(fleet, harness, seed, load)
         chaos.run(seconds, brokers=brokers)
         chaos.recover()
         wrong = check_bank(harness.settings, timeout=AFTERWARDS_SECONDS)
@@ -159,5 +172,5 @@ def test_no_cent_is_lost_in_ten_minutes_of_killing_everything(
 def test_no_cent_is_lost_while_brokers_are_killed_too(
     make_fleet: Callable[..., Fleet], unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    chaos = loop(make_fleet(brokers=3), tmp_path, unique("chaos"), 30, brokers=True)
+    chaos = loop(make_fleet(brokers=3), tmp_path, unique("chaos"), 30, brokers=True, load=("--rate", "100"))
     assert sum(chaos.killed.values()) >= KILLED_MIN

@@ -121,7 +121,13 @@ async def run_detached(flags: FleetFlags, options: Options) -> int:
         sys.stderr.write(started.log)
         return started.exit_code
     await TerminalView(options).ready(started.fleet, started.status, started.demo)
-    return Exit.FINE if flags.fleet_only or started.demo else Exit.UNHEALTHY
+    if flags.fleet_only or started.demo:
+        return Exit.FINE
+    report(
+        "Kafka runs, but the demo tenant was not made; the reason is in the log. "
+        f"See: {this_command()} status"
+    )
+    return Exit.UNHEALTHY
 
 
 @dataclass(frozen=True, slots=True)

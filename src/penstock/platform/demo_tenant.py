@@ -40,15 +40,15 @@ class DemoTenant:
 
         Returns once a record is written: so the control plane and the gateway work, too.
         """
-        facts = await asyncio.to_thread(self._create_cluster)
-        key = saved_key(self.layout, NAME)
+        facts: dict[str, str] = {}
         deadline = time.monotonic() + READY_SECONDS
         while True:
             try:
-                await _create_topic(key)
+                facts = facts or await asyncio.to_thread(self._create_cluster)
+                await _create_topic(saved_key(self.layout, NAME))
                 return facts
-            except PenstockError:  # its gateway is still starting
-                if time.monotonic() > deadline:
+            except PenstockError as error:  # a gateway that still starts refuses even the right key
+                if not (facts or error.retriable) or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.2)
 

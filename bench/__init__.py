@@ -11,6 +11,8 @@ ones.
 The folders `kroxylicious` and `peers` hold programs that run a peer, each in its own environment.
 
 Modules:
+  attack_load           what an attacker sends
+  attacks               a tenant beside an attacker of the gateway
   cells                 what cells save, and how evenly they fill
   cells_setup           real brokers for `cells`: cost of a request, and a move under load
   consume               the parallel consumer against a bare loop and Confluent's parallel consumer

@@ -183,13 +183,16 @@ def produce_frame(topic: str, value_bytes: int, count: int, *, acks: int = 1) ->
     return encode_request(Request("Produce", 10, 1, "bench", body))
 
 
-def fetch_frame(topic_id: UUID, offset: int, *, bytes_max: int = CHUNK, wait_ms: int = 500) -> bytes:
+def fetch_frame(
+    topic_id: UUID, offset: int, *, bytes_max: int = CHUNK, wait_ms: int = 500, epoch: int = -1
+) -> bytes:
+    """Reads one partition; with `epoch=0` it opens a fetch session."""
     partition = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": bytes_max}
     body = {
         "MaxWaitMs": wait_ms,
         "MinBytes": 1,
         "MaxBytes": bytes_max,
-        "SessionEpoch": -1,
+        "SessionEpoch": epoch,
         "Topics": [{"TopicId": topic_id, "Partitions": [partition]}],
     }
     return encode_request(Request("Fetch", 16, 1, "bench", body))

@@ -89,6 +89,7 @@ class IsolationSetup:
     on: dict[str, Target] = field(default_factory=dict)  # by tenant
     off: dict[str, Target] = field(default_factory=dict)
     held: dict[str, Target] = field(default_factory=dict)  # with a broker limit
+    ample: dict[str, Target] = field(default_factory=dict)  # default bounds, and quotas nobody reaches
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
 
@@ -98,12 +99,15 @@ def tenant_ids() -> list[LogicalClusterId]:
 
 
 @contextmanager
-def isolation_setup(names: list[LogicalClusterId]) -> Iterator[IsolationSetup]:
+def isolation_setup(
+    names: list[LogicalClusterId], kinds: tuple[str, ...] = ("on", "off", "held")
+) -> Iterator[IsolationSetup]:
     home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     fleet = asyncio.run(_fleet(home, names))
     setup = IsolationSetup(fleet, home)
     try:
-        setup.on, setup.off, setup.held = (_gateway(setup, kind, names) for kind in ("on", "off", "held"))
+        for kind in kinds:
+            setattr(setup, kind, _gateway(setup, kind, names))
         for process in (*setup.processes, *(node.running() for node in fleet.nodes)):
             assert process is not None
             _pin(process.pid, SERVICE_CORE)
@@ -149,9 +153,12 @@ def _gateway(setup: IsolationSetup, kind: str, names: list[LogicalClusterId]) ->
             "id": name,
             "accounts": [{"id": ACCOUNT}],
             "keys": [{"id": key.id, "secret_sha256": key.secret_sha256, "account": ACCOUNT}],
-            "limits": {"connections_max": 10_000, "connection_attempts_per_second": 10_000},
         }
-        if kind == "held":
+        if kind != "ample":
+            tenant["limits"] = {"connections_max": 10_000, "connection_attempts_per_second": 10_000}
+        if kind == "ample":
+            tenant |= {"quota": AMPLE}
+        elif kind == "held":
             tenant |= {"quota": {"ingress_bytes_per_second": pressing_quota(index)}}
         elif kind == "on":
             tenant |= {"quota": AMPLE} if index == 0 else {"quota": QUOTA, "limits": LIMITS}
@@ -236,7 +243,7 @@ def measure(run: Run) -> Iterator[Result]:
     run.log("starting a broker and three gateways")
     try:
         with isolation_setup(tenant_ids()) as setup:
-            _fill(setup.off[names[1]])
+            fill(setup.off[names[1]])
             for targets in (setup.off, setup.on):  # until the broker's JVM has compiled its hot code
                 phase(targets, names[1:2], "ingress", WARM_UP_SECONDS)
             if run.wants("overhead"):
@@ -318,7 +325,7 @@ def _overhead(run: Run, setup: IsolationSetup, name: str) -> Result:
     )
 
 
-def _fill(target: Target) -> None:
+def fill(target: Target) -> None:
     """Produces something to read."""
     client = Client(target)
     for _ in range(READ_BATCHES):

@@ -1,0 +1,141 @@
+"""A tenant beside an attacker: one account, or a stranger, that tries to exhaust the gateway.
+
+One broker and one gateway with its default bounds share one core; victim and attacker run on the other. The
+victim sends at a fixed rate, and its latency counts from the intended send time. Each attack of
+`bench.attack_load` is one line: the victim's p99 beside it as a ratio to the p99 alone in the same round,
+what the victim sent and was served, and how much memory the gateway gained. `--only metadata` measures one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import psutil
+
+from bench.harness import ROOT, Result, Run, main
+from bench.isolation import (
+    LOAD_CORE,
+    SERVICE_CORE,
+    SETTLED_SECONDS,
+    VICTIM_RATE,
+    WARM_UP_SECONDS,
+    PhaseResult,
+    fill,
+    isolation_setup,
+    phase,
+    tenant_ids,
+)
+from bench.isolation_load import Victim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.gateway_load import Target
+
+ATTACKS = (
+    "find-coordinator", "scram-users", "metadata", "metadata-pipelined", "log-dirs", "delete-acls",
+    "assignments", "telemetry", "half-frames", "silent", "api-versions", "wrong-keys", "fetch-sessions",
+    "long-poll",
+)  # fmt: skip
+QUICK = ("metadata", "metadata-pipelined", "half-frames", "api-versions", "long-poll")
+CONNECTIONS = {"silent": 1, "half-frames": 1, "long-poll": 1}  # of the attacker; four otherwise
+MEMORY_SECONDS = 0.05
+
+
+class MemoryPeak:
+    """The largest resident memory of a process while a block runs."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.before = self._process.memory_info().rss
+        self.peak = self.before
+
+    def __enter__(self) -> MemoryPeak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def gained_mb(self) -> float:
+        return (self.peak - self.before) / 1e6
+
+    def _watch(self) -> None:
+        while not self._ended.wait(MEMORY_SECONDS):
+            with suppress(psutil.NoSuchProcess):
+                self.peak = max(self.peak, self._process.memory_info().rss)
+
+
+def measure(run: Run) -> Iterator[Result]:
+    cores = os.sched_getaffinity(0)
+    if not {LOAD_CORE, SERVICE_CORE} <= cores:
+        yield Result.missing("attacks", unit="", reason=f"needs cores 0 and 1, has {sorted(cores)}")
+        return
+    seconds, rounds = (6.0, 1) if run.quick else (8.0, 3)
+    names = tenant_ids()[:2]
+    kinds = [kind for kind in (QUICK if run.quick and not run.only else ATTACKS) if run.wants(kind)]
+    run.log("starting a broker and a gateway")
+    try:
+        with isolation_setup(names, ("ample",)) as setup:
+            victim, attacker = (setup.ample[str(name)] for name in names)
+            fill(attacker)
+            phase(setup.ample, [str(names[1])], "ingress", WARM_UP_SECONDS)
+            gateway = setup.processes[0].pid
+            for kind in kinds:
+                yield from _attacked(victim, attacker, gateway, kind, seconds, rounds)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _attacked(
+    victim: Target, attacker: Target, gateway: int, kind: str, seconds: float, rounds: int
+) -> Iterator[Result]:
+    alone, beside, gained, attempts = [], [], [], []
+    for _ in range(rounds):
+        alone.append(_victim(victim, seconds))
+        with MemoryPeak(gateway) as memory:
+            options = {
+                "target": asdict(attacker),
+                "kind": kind,
+                "seconds": seconds + 2 * SETTLED_SECONDS,
+                "connections": CONNECTIONS.get(kind, 4),
+            }
+            words = [sys.executable, "-m", "bench.attack_load", json.dumps(options)]
+            load = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE)
+            beside.append(_victim(victim, seconds, after=SETTLED_SECONDS))
+            out, _ = load.communicate(timeout=seconds + 120)
+        gained.append(memory.gained_mb)
+        attempts.append(json.loads(out.splitlines()[-1]))
+    detail = {
+        "p99_ms_alone": [round(1000 * one.p99, 2) for one in alone],
+        "p99_ms_beside": [round(1000 * one.p99, 2) for one in beside],
+        "attacker": attempts,
+    }
+    ratios = [attacked.p99 / quiet.p99 for attacked, quiet in zip(beside, alone)]
+    served = [len(one.latencies) / one.offered for one in beside]
+    yield Result.of_runs(f"{kind}-victim-p99-to-alone", ratios, unit="times", goal="<= 2", detail=detail)
+    yield Result(f"{kind}-victim-served", min(served), "of what it sent", ">= 1", tuple(served))
+    yield Result(f"{kind}-gateway-memory", max(gained), "MB gained", "<= 100", tuple(gained))
+
+
+def _victim(target: Target, seconds: float, *, after: float = 0.0) -> PhaseResult:
+    if after:
+        threading.Event().wait(after)  # the attack is under way
+    victim = Victim(target, VICTIM_RATE)
+    victim.run(seconds)
+    return PhaseResult(victim.latencies, victim.offered, [])
+
+
+if __name__ == "__main__":
+    sys.exit(main("attacks", measure, lines=ATTACKS))

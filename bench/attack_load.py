@@ -127,7 +127,7 @@ class Attacker:
                 client.close()
 
     def silent(self) -> None:
-        """Connects and says nothing."""
+        """Connects and sends nothing."""
         sockets: list[socket.socket] = []
         try:
             for _ in range(SILENT):

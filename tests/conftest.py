@@ -77,7 +77,7 @@ def _clients_close_their_sockets() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     """With several workers, the process that distributes the tests ends the fleet that they share."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
-        shared = config._tmp_path_factory.getbasetemp() / SHARED_FLEET  # type: ignore[attr-defined]
+        shared = config._tmp_path_factory.getbasetemp() / SHARED_FLEET  # type: ignore[attr-defined]  # private
         ending = ExitStack()
         ending.enter_context(reaper(shared))
         config.add_cleanup(ending.close)

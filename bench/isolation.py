@@ -89,7 +89,7 @@ class IsolationSetup:
     on: dict[str, Target] = field(default_factory=dict)  # by tenant
     off: dict[str, Target] = field(default_factory=dict)
     held: dict[str, Target] = field(default_factory=dict)  # with a broker limit
-    ample: dict[str, Target] = field(default_factory=dict)  # default bounds, and quotas far above what is sent
+    ample: dict[str, Target] = field(default_factory=dict)  # default bounds, ample quotas
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
 

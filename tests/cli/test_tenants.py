@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.balance.cells import CellId, NewCell
-from penstock.control.acls import AclEntry
 from penstock.control.checker import Difference, Kind
 from penstock.control.process import ControlOptions, root_token, run_control
 from penstock.control.relief_service import needs_cell
@@ -21,6 +20,7 @@ from penstock.model.errors.gateway import ListenFailed
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.events import QuotaShares
 from penstock.model.ids import LogicalClusterId, kafka_user
+from penstock.model.tenant_acls import AclEntry
 from penstock.platform.keyring import saved_key, saved_keys
 from tests.control.in_memory_control import PHYSICAL
 from tests.control.in_memory_plane import ROOT, InMemoryPlane

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
     from starlette.testclient import TestClient
 
-    from penstock.control.acls import AccountAcl, AclEntry
+    from penstock.control.acls import AccountAcl
     from penstock.control.checker import Difference
     from penstock.model.entities import Entity, ServiceAccount
     from penstock.model.events import QuotaShares
+    from penstock.model.tenant_acls import AclEntry
 
 ROOT = "root-secret"
 

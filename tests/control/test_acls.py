@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.control import decisions
-from penstock.control.acls import AccountAcl, AclEntry, Origin, account_acls, is_within_tenant, revoked_acls
+from penstock.control.acls import AccountAcl, Origin, account_acls, revoked_acls
 from penstock.control.checker import ActualState, Difference, Kind, declared_state, differences
 from penstock.kafka.admin import acls
 from penstock.kafka.admin.acls import Acl, AclFilter, Operation, Pattern, Permission
@@ -25,6 +25,7 @@ from penstock.kafka.admin.acls import ResourceType as Resource
 from penstock.kafka.client import Client
 from penstock.model.entities import Grant, PhysicalCluster, Role, ServiceAccount
 from penstock.model.ids import LogicalClusterId, kafka_user
+from penstock.model.tenant_acls import AclEntry, is_within_tenant
 from tests.control.in_memory_control import PHYSICAL, InMemoryControl
 from tests.control.test_gateway_files import SECRET, new_key, started
 from tests.kafka.waiting import eventually

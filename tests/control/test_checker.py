@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from penstock.control import decisions
-from penstock.control.acls import AclEntry
 from penstock.control.checker import ActualState, DeclaredState, Difference, Kind, declared_state, differences
 from penstock.control.desired_state import KafkaAccess, quota_for, tenant_access, tenant_state
 from penstock.control.registry import Put
 from penstock.model.entities import ClusterState, Grant, PhysicalCluster, Role
 from penstock.model.ids import kafka_user
+from penstock.model.tenant_acls import AclEntry
 from penstock.quota.kafka_quota import backstop_quotas
 from tests.control.in_memory_control import PHYSICAL, InMemoryControl
 

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.control import decisions, operations
-from penstock.control.acls import AclEntry
 from penstock.control.checker import Kind
 from penstock.control.decisions import ClusterRequest
 from penstock.control.leadership import TRANSACTIONAL_ID
@@ -39,6 +38,7 @@ from penstock.model.errors.control import NameTaken, NotActive
 from penstock.model.events import AuditEvent, registry_key
 from penstock.model.ids import ServiceAccountId, kafka_user
 from penstock.model.key_names import AUDIT_TOPIC
+from penstock.model.tenant_acls import AclEntry
 from penstock.model.tenant_state import TenantState
 from tests.control.conftest import QUICK_SESSIONS, run_control_plane
 from tests.harness.fleet import TINY

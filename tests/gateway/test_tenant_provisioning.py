@@ -10,13 +10,15 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from penstock.control.acls import declared_acls
 from penstock.fleet.certificates import load_platform_key
 from penstock.gateway.config import ApiKey, ServiceAccount, Tenant
 from penstock.gateway.tenancy.tenant_provisioning import acls_for, kafka_quotas
 from penstock.kafka.admin import quotas
-from penstock.kafka.admin.acls import Acl, Operation, Pattern, ResourceType
+from penstock.kafka.admin.acls import Acl, Operation, Pattern, ResourceType, acl_entry
+from penstock.model import entities
 from penstock.model.api_keys import new_api_key
-from penstock.model.entities import Grant, Role
+from penstock.model.entities import GRANT_PATTERNS, GRANT_RESOURCES, Grant, Role
 from penstock.model.events import Dimension
 from penstock.model.ids import LogicalClusterId, ServiceAccountId, new_service_account_id
 from tests.gateway.test_librdkafka import SECONDS, create
@@ -60,9 +62,29 @@ def test_every_right_is_below_the_prefix() -> None:
 
     assert given(ServiceAccount(ACCOUNT, rights=rights)) == {
         Acl(PRINCIPAL, Operation.READ, ResourceType.TOPIC, "lkc-7hq2mz_orders"),
-        Acl(PRINCIPAL, Operation.DESCRIBE_CONFIGS, ResourceType.TRANSACTIONAL_ID, "lkc-7hq2mz_*"),
+        Acl(
+            PRINCIPAL,
+            Operation.DESCRIBE_CONFIGS,
+            ResourceType.TRANSACTIONAL_ID,
+            "lkc-7hq2mz_",
+            Pattern.PREFIXED,
+        ),
         Acl(PRINCIPAL, Operation.ALL, ResourceType.GROUP, "lkc-7hq2mz_lkc-9xk4vt_g", Pattern.PREFIXED),
     }
+
+
+@pytest.mark.parametrize("pattern", sorted(GRANT_PATTERNS))
+@pytest.mark.parametrize("name", ["orders", "*", "lkc-9xk4vt_g"])
+@pytest.mark.parametrize("role", Role)
+def test_a_right_in_a_file_is_the_same_acl_as_a_grant_of_the_control_plane(
+    role: Role, name: str, pattern: str
+) -> None:
+    rights = tuple(Grant(kind, name, "describe-configs", pattern) for kind in sorted(GRANT_RESOURCES))
+    tenant_id = LogicalClusterId("lkc-7hq2mz")
+    tenant = Tenant(tenant_id, {ACCOUNT: ServiceAccount(ACCOUNT, role=role, rights=rights)})
+    granted = entities.ServiceAccount(id=ACCOUNT, tenant=tenant_id, name="app", role=role, grants=rights)
+
+    assert set(map(acl_entry, acls_for(tenant))) == declared_acls(granted)
 
 
 def test_every_user_gets_its_tenants_whole_quota_and_loses_unlimited_rates() -> None:

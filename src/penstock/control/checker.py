@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from penstock.control.acls import is_within_tenant, revoked_acls
+from penstock.control.acls import revoked_acls
 from penstock.control.desired_state import NO_ACCESS, KafkaAccess, tenant_access, tenant_state
 from penstock.model.entities import ClusterState, LogicalCluster, PhysicalCluster
+from penstock.model.tenant_acls import is_within_tenant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penstock.control.acls import AclEntry
     from penstock.control.registry import Registry
+    from penstock.model.tenant_acls import AclEntry
     from penstock.model.tenant_state import TenantState
 
 

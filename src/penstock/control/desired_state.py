@@ -20,9 +20,9 @@ from penstock.quota.kafka_quota import backstop_quotas
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.control.acls import AclEntry
     from penstock.control.registry import Registry
     from penstock.model.entities import ServiceAccount
+    from penstock.model.tenant_acls import AclEntry
 
 
 @dataclass(frozen=True, slots=True)

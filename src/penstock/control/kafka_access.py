@@ -6,12 +6,11 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
-from penstock.control.acls import AclEntry
 from penstock.control.call_batching import BatchedCall
 from penstock.control.desired_state import KafkaAccess
 from penstock.fleet.passwords import SCRAM_ITERATIONS
 from penstock.kafka.admin import acls, quotas, users
-from penstock.kafka.admin.acls import Acl, AclFilter, Operation, Pattern, Permission, ResourceType
+from penstock.kafka.admin.acls import USER, AclFilter, acl_entry, acl_of
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.users import Credential
 from penstock.kafka.security import Mechanism
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
 
     from penstock.fleet.passwords import PlatformKey
     from penstock.kafka.client import Client
+    from penstock.model.tenant_acls import AclEntry
 
 CLIENT_QUOTAS: Final = (quotas.PRODUCER_BYTES, quotas.CONSUMER_BYTES)
 _MECHANISM: Final = Mechanism.SCRAM_SHA_512
 _TAIL: Final = f"[{ID_ALPHABET}]{{{ID_LENGTH}}}"
 TENANT_USER: Final = re.compile(f"(lkc-{_TAIL})_sa-{_TAIL}")
 TENANT_NAME: Final = re.compile(f"(lkc-{_TAIL})_")
-_USER: Final = "User:"
 
 
 class AccessWriter:
@@ -74,7 +73,7 @@ class AccessWriter:
             results_or_raise(await quotas.alter(self._client, client_quotas))
 
     async def _revoke_all(self, removed: Sequence[str]) -> None:
-        filters = [AclFilter(principal=_USER + user) for user in removed]
+        filters = [AclFilter(principal=USER + user) for user in removed]
         results_or_raise(await acls.delete(self._client, filters))
         if self._sets_client_quotas:
             nothing: dict[str, float | None] = dict.fromkeys(CLIENT_QUOTAS)
@@ -91,7 +90,7 @@ class AccessWriter:
 
 
 async def read_acls(client: Client, user: str) -> frozenset[AclEntry]:
-    return frozenset(map(acl_entry, await acls.describe(client, AclFilter(principal=_USER + user))))
+    return frozenset(map(acl_entry, await acls.describe(client, AclFilter(principal=USER + user))))
 
 
 async def read_access(client: Client, *, sets_client_quotas: bool = True) -> KafkaAccess:
@@ -99,7 +98,7 @@ async def read_access(client: Client, *, sets_client_quotas: bool = True) -> Kaf
     tenant_users = {user: 0 for user in await users.describe(client) if TENANT_USER.fullmatch(user)}
     entries = set()
     for acl in await acls.describe(client):
-        user = acl.principal.removeprefix(_USER)
+        user = acl.principal.removeprefix(USER)
         if TENANT_USER.fullmatch(user) or TENANT_NAME.match(acl.resource_name):
             entries.add(acl_entry(acl))
     client_quotas: dict[str, Mapping[str, float]] = {}
@@ -109,37 +108,3 @@ async def read_access(client: Client, *, sets_client_quotas: bool = True) -> Kaf
             if part.name is not None and TENANT_USER.fullmatch(part.name):
                 client_quotas[part.name] = dict(values)
     return KafkaAccess(tenant_users, frozenset(entries), client_quotas)
-
-
-def acl_of(entry: AclEntry) -> Acl:
-    # A principal of another type than User, which only an operator can have created, keeps its type.
-    principal = entry.user if ":" in entry.user else _USER + entry.user
-    return Acl(
-        principal,
-        Operation[_to_kafka(entry.operation)],
-        ResourceType[_to_kafka(entry.resource)],
-        entry.name,
-        Pattern[_to_kafka(entry.pattern)],
-        Permission[_to_kafka(entry.permission)],
-        entry.host,
-    )
-
-
-def acl_entry(acl: Acl) -> AclEntry:
-    return AclEntry(
-        acl.principal.removeprefix(_USER),
-        _from_kafka(acl.resource_type.name),
-        acl.resource_name,
-        _from_kafka(acl.pattern.name),
-        _from_kafka(acl.operation.name),
-        _from_kafka(acl.permission.name),
-        acl.host,
-    )
-
-
-def _to_kafka(word: str) -> str:
-    return word.upper().replace("-", "_")
-
-
-def _from_kafka(word: str) -> str:
-    return word.lower().replace("_", "-")

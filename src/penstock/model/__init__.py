@@ -18,5 +18,6 @@ Modules:
   plural           counts with their noun in singular or plural
   schema           events as JSON, and the rules for changing them
   settings_reader  typed values from YAML files; unknown keys are errors
+  tenant_acls      what a tenant's roles, grants and ACLs are inside Kafka
   tenant_state     what a gateway needs to know about a tenant
 """

@@ -1,10 +1,4 @@
-"""A tenant's ACLs, translated to Kafka's and back.
-
-    the tenant's                              inside Kafka
-    User:sa-000001                            User:lkc-7hq2mz_sa-000001
-    literal `orders`                          literal `lkc-7hq2mz_orders`
-    prefixed `or`                             prefixed `lkc-7hq2mz_or`
-    literal `*`, that is everything           prefixed `lkc-7hq2mz_`
+"""A tenant's ACLs, translated to Kafka's and back as `penstock.model.tenant_acls` defines it.
 
 Nothing else can be translated. `User:*` would be every tenant's user, a host would be the gateway's, and
 cluster rights would apply to every tenant. Such ACLs are refused, and existing ones in Kafka are not shown.
@@ -17,8 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.kafka.admin.acls import ANY_HOST, Acl, AclFilter, Operation, Pattern, Permission, ResourceType
+from penstock.kafka.admin.acls import (
+    ANY_HOST,
+    USER,
+    Acl,
+    AclFilter,
+    Operation,
+    Pattern,
+    Permission,
+    ResourceType,
+    acl_entry,
+)
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX, ServiceAccountId
+from penstock.model.tenant_acls import EVERYTHING, is_within_tenant, name_for_tenant, name_in_kafka
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -26,11 +31,9 @@ if TYPE_CHECKING:
 
     from penstock.gateway.config import Tenant
 
-EVERYTHING: Final = "*"
 ACLS_OF_ACCOUNT_MAX: Final = 200  # so that reading them all stays cheap
 ENTRIES_MAX: Final = 500  # of one request
 RESOURCES: Final = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
-_USER: Final = "User:"
 # What an owner may do to its cluster; the rest is the platform's.
 OWNER_OPERATIONS: Final = (
     Operation.CREATE,
@@ -95,53 +98,42 @@ def to_kafka(creation: Mapping[str, Any], tenant: Tenant) -> Acl | Rejection:
     account = _account(creation["Principal"], tenant)
     if account is None:
         return Rejection("The principal must be User: and the id of a service account of this cluster.")
-    name = _kafka_name(creation["ResourceName"], pattern, tenant)
-    if isinstance(name, Rejection):
-        return name
-    return Acl(_USER + tenant.user_of(account), operation, kind, *name, permission)
+    name = creation["ResourceName"]
+    if refused := _refused_name(name, tenant):
+        return refused
+    name, in_kafka = name_in_kafka(tenant.id, name, pattern.name.lower())
+    return Acl(USER + tenant.user_of(account), operation, kind, name, Pattern[in_kafka.upper()], permission)
 
 
-def _kafka_name(name: str, pattern: Pattern, tenant: Tenant) -> tuple[str, Pattern] | Rejection:
-    prefix = tenant.prefix.decode()
+def _refused_name(name: str, tenant: Tenant) -> Rejection | None:
+    length_max = KAFKA_NAME_LENGTH_MAX - len(tenant.prefix)
     if not name:
         return Rejection("The resource name is empty.")
-    if len(name.encode()) > KAFKA_NAME_LENGTH_MAX - len(prefix):
-        return Rejection(
-            f"The resource name is too long: at most {KAFKA_NAME_LENGTH_MAX - len(prefix)} bytes are allowed."
-        )
-    if pattern is Pattern.LITERAL and name == EVERYTHING:
-        return prefix, Pattern.PREFIXED
-    return prefix + name, pattern
+    if len(name.encode()) > length_max:
+        return Rejection(f"The resource name is too long: at most {length_max} bytes are allowed.")
+    return None
 
 
 def _account(principal: str, tenant: Tenant) -> ServiceAccountId | None:
-    account = ServiceAccountId(principal.removeprefix(_USER))
-    return account if principal.startswith(_USER) and account in tenant.accounts else None
+    account = ServiceAccountId(principal.removeprefix(USER))
+    return account if principal.startswith(USER) and account in tenant.accounts else None
 
 
 def to_tenant(acl: Acl, tenant: Tenant) -> Acl | None:
     """An ACL in Kafka as the tenant sees it; None if a tenant could not have created it."""
-    if not belongs_to(acl, tenant) or acl.host != ANY_HOST:
+    if not belongs_to(acl, tenant):
         return None
-    prefix = tenant.prefix.decode()
-    principal = _USER + acl.principal.removeprefix(_USER + prefix)
-    name = acl.resource_name.removeprefix(prefix)
-    if name:
-        return replace(acl, principal=principal, resource_name=name)
-    if acl.pattern is Pattern.PREFIXED:
-        return replace(acl, principal=principal, resource_name=EVERYTHING, pattern=Pattern.LITERAL)
-    return None
+    principal = USER + acl.principal.removeprefix(USER + tenant.prefix.decode())
+    name, pattern = name_for_tenant(tenant.id, acl.resource_name, acl.pattern.name.lower())
+    return replace(acl, principal=principal, resource_name=name, pattern=Pattern[pattern.upper()])
 
 
 def belongs_to(acl: Acl, tenant: Tenant) -> bool:
     """Whether this ACL names an account of the tenant and a resource below its prefix."""
-    users = {_USER + tenant.user_of(account) for account in tenant.accounts}
-    return (
-        acl.principal in users
-        and acl.resource_type in RESOURCES
-        and acl.pattern in (Pattern.LITERAL, Pattern.PREFIXED)
-        and acl.resource_name.startswith(tenant.prefix.decode())
-    )
+    prefix = USER + tenant.prefix.decode()
+    account = ServiceAccountId(acl.principal.removeprefix(prefix))
+    own = acl.principal.startswith(prefix) and account in tenant.accounts
+    return own and is_within_tenant(acl_entry(acl))
 
 
 def filter_of(request: Mapping[str, Any]) -> AclFilter | Rejection:

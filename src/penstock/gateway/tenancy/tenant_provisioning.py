@@ -1,8 +1,7 @@
 """What a tenant needs inside Kafka: SCRAM users, ACLs below its prefix, and byte rates behind its quota.
 
-Provisioning is idempotent, and removes nothing but rates the quota no longer has. An owner gets ALL on
-everything below the prefix, any other account exactly its rights. Every account may write idempotently, which
-grants nothing by itself and saves the broker a search through all ACLs.
+Provisioning is idempotent, and removes nothing but rates the quota no longer has. What roles and rights mean
+is in `penstock.model.tenant_acls`, as for the control plane.
 """
 
 from __future__ import annotations
@@ -11,23 +10,17 @@ from typing import TYPE_CHECKING
 
 from penstock.fleet.passwords import SCRAM_ITERATIONS, PlatformKey
 from penstock.kafka.admin import acls, quotas, users
-from penstock.kafka.admin.acls import CLUSTER_NAME, Acl, Operation, Pattern, ResourceType
 from penstock.kafka.admin.users import Credential
 from penstock.kafka.security import Mechanism
-from penstock.model.entities import Role
+from penstock.model.tenant_acls import provisioned_acls
 from penstock.quota.kafka_quota import backstop_quotas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.gateway.config import Tenant
+    from penstock.kafka.admin.acls import Acl
     from penstock.kafka.client import Client
-
-_RESOURCES = {
-    "topic": ResourceType.TOPIC,
-    "group": ResourceType.GROUP,
-    "transactional-id": ResourceType.TRANSACTIONAL_ID,
-}
 
 
 def credentials(tenant: Tenant, key: PlatformKey) -> Iterator[Credential]:
@@ -38,17 +31,9 @@ def credentials(tenant: Tenant, key: PlatformKey) -> Iterator[Credential]:
 
 
 def acls_for(tenant: Tenant) -> Iterator[Acl]:
-    prefix = tenant.prefix.decode()
     for account in tenant.accounts.values():
-        principal = f"User:{tenant.user_of(account.id)}"
-        if account.role is Role.OWNER:
-            for kind in _RESOURCES.values():
-                yield Acl(principal, Operation.ALL, kind, prefix, Pattern.PREFIXED)
-        for right in account.rights:
-            operation = Operation[right.operation.upper().replace("-", "_")]
-            kind = _RESOURCES[right.resource]
-            yield Acl(principal, operation, kind, prefix + right.name, Pattern[right.pattern.upper()])
-        yield Acl(principal, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
+        entries = provisioned_acls(tenant.id, account.id, account.role, account.rights)
+        yield from (acls.acl_of(entry) for entry in sorted(entries))
 
 
 def kafka_quotas(tenant: Tenant) -> dict[quotas.Entity, dict[str, float | None]]:

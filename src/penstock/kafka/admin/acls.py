@@ -10,6 +10,7 @@ from penstock.kafka.admin.outcomes import outcome
 from penstock.kafka.broker_errors import broker_error, check
 from penstock.kafka.connection import CALL_SECONDS
 from penstock.kafka.routing import CONTROLLER
+from penstock.model.tenant_acls import AclEntry
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class Permission(IntEnum):
     ALLOW = 3
 
 
-CLUSTER_NAME = "kafka-cluster"
 ANY_HOST = "*"
+USER = "User:"  # the type of principals
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,41 @@ class AclFilter:
     pattern: Pattern = Pattern.ANY
     permission: Permission = Permission.ANY
     host: str | None = None
+
+
+def acl_of(entry: AclEntry) -> Acl:
+    """An ACL in the platform's terms, as Kafka's."""
+    # A principal of another type than User, which only an operator can have created, keeps its type.
+    principal = entry.user if ":" in entry.user else USER + entry.user
+    return Acl(
+        principal,
+        Operation[_to_kafka(entry.operation)],
+        ResourceType[_to_kafka(entry.resource)],
+        entry.name,
+        Pattern[_to_kafka(entry.pattern)],
+        Permission[_to_kafka(entry.permission)],
+        entry.host,
+    )
+
+
+def acl_entry(acl: Acl) -> AclEntry:
+    return AclEntry(
+        acl.principal.removeprefix(USER),
+        _from_kafka(acl.resource_type.name),
+        acl.resource_name,
+        _from_kafka(acl.pattern.name),
+        _from_kafka(acl.operation.name),
+        _from_kafka(acl.permission.name),
+        acl.host,
+    )
+
+
+def _to_kafka(word: str) -> str:
+    return word.upper().replace("-", "_")
+
+
+def _from_kafka(word: str) -> str:
+    return word.lower().replace("_", "-")
 
 
 def exactly(acl: Acl) -> AclFilter:

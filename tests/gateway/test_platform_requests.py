@@ -231,6 +231,30 @@ async def test_only_an_owner_grants_rights(fleet: Fleet, accounts: Accounts, ver
     assert await kafkas_rules(fleet, accounts.owner) == before
 
 
+async def test_an_owner_cannot_lock_itself_out(
+    fleet: Fleet, accounts: Accounts, unique: Callable[[str], str]
+) -> None:
+    owner, topic = accounts.owner, unique("orders")
+    await create(owner, topic)
+    before = await kafkas_rules(fleet, owner)
+    denied = [rule(owner, "*", ResourceType=kind, Operation=2, PermissionType=2) for kind in (2, 3, 5)]
+    match = {**EVERY_ACL, "ResourceTypeFilter": 2, "ResourceNameFilter": topic, "PatternTypeFilter": 2}
+
+    await call(owner, "CreateAcls", {"Creations": [rule(accounts.clerk, topic), *denied]})
+    await until(lambda: acls_on_each_broker(fleet, owner), [len(before) + 3] * 3)
+    matching = await call(owner, "DeleteAcls", {"Filters": [match]})
+    every = await call(owner, "DeleteAcls", {"Filters": [EVERY_ACL]})
+
+    assert {(m["Principal"], m["PermissionType"]) for m in matching["FilterResults"][0]["MatchingAcls"]} == {
+        (f"User:{accounts.clerk.account}", 3),
+        (f"User:{owner.account}", 2),
+    }
+    assert codes_in(matching) == codes_in(every) == set()
+    assert await kafkas_rules(fleet, owner) == before
+    assert await rules_seen(owner, owner) == [(kind, "*", 3, 2, 3) for kind in (2, 3, 5)]
+    await until(lambda: topics_seen(owner), {topic})
+
+
 async def test_a_deny_acl_overrides_an_allow_acl(accounts: Accounts, unique: Callable[[str], str]) -> None:
     topic, other = unique("orders"), unique("orders")
     await create(accounts.owner, topic)

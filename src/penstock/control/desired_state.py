@@ -78,7 +78,9 @@ def tenant_state(registry: Registry, tenant: str) -> TenantState | None:
     ready = {account.id for account in accounts}
     return TenantState(
         id=cluster.id,
-        accounts=tuple(AccountState(account.account, account.generation) for account in accounts),
+        accounts=tuple(
+            AccountState(account.account, account.generation, account.role) for account in accounts
+        ),
         keys=tuple(
             KeyState(key.id, key.account, key.secret_sha256)
             for key in registry.keys(cluster.id)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from penstock.model.entities import ANYWHERE, Entity, NetworkRule
+from penstock.model.entities import ANYWHERE, Entity, NetworkRule, Role
 from penstock.model.ids import BrokerId, ServiceAccountId
 
 
@@ -18,6 +18,7 @@ from penstock.model.ids import BrokerId, ServiceAccountId
 class AccountState:
     id: ServiceAccountId
     generation: int
+    role: Role = Role.LIMITED
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def enforced_by(config: GatewayConfig) -> tuple[Dimension, ...]:
 def tenant_of(state: TenantState, enforced: Sequence[Dimension] = ENFORCED) -> Tenant:
     """A tenant's state as gateway configuration."""
     default = TenantLimits()
-    accounts = {account.id: ServiceAccount(account.id, account.generation) for account in state.accounts}
+    accounts = {one.id: ServiceAccount(one.id, one.generation, one.role) for one in state.accounts}
     return Tenant(
         LogicalClusterId(state.id),
         accounts,

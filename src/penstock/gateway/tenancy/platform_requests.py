@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.gateway.tenancy import cluster_view, tenant_acls
 from penstock.gateway.tenancy.tenant_acls import ACLS_OF_ACCOUNT_MAX, ENTRIES_MAX, Rejection
 from penstock.kafka.admin.configs import ResourceKind
+from penstock.model.entities import Role
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ class Caller:
     brokers: Collection[int]  # it is shown
 
     async def is_owner(self) -> bool:
+        """Whether it has this role, or the same rights by ACLs. Nothing that an owner does takes the role
+        from it, so no owner can lock itself out.
+        """
+        account = self.tenant.accounts.get(self.account)
+        if account is not None and account.role is Role.OWNER:
+            return True
         acls = await self.platform.acls_of(self.tenant, [self.account])
         return tenant_acls.is_owner(acls, self.tenant)
 
@@ -123,14 +130,15 @@ async def _delete_acls(request: Request, caller: Caller, topics: Topics) -> Body
         return TOO_MANY
     filters = [tenant_acls.filter_of(one) for one in request.body["Filters"]]
     matching = await _matching([one for one in filters if not isinstance(one, Rejection)], caller)
-    in_kafka = dict.fromkeys(acl for acls in matching.values() for acl in acls.values())
+    kept = tenant_acls.acls_of_roles(caller.tenant)
+    in_kafka = dict.fromkeys(acl for acls in matching.values() for acl in acls.values() if acl not in kept)
     outcomes = await caller.platform.delete(caller.tenant, list(in_kafka))
     results = []
     for one in filters:
         if isinstance(one, Rejection):
             results.append({**_result(one), "MatchingAcls": []})
             continue
-        deleted = [_deleted(shown, outcomes[acl]) for shown, acl in matching[one].items()]
+        deleted = [_deleted(shown, outcomes[acl]) for shown, acl in matching[one].items() if acl not in kept]
         results.append({"ErrorCode": Code.NONE, "ErrorMessage": None, "MatchingAcls": deleted})
     return {"FilterResults": results}
 

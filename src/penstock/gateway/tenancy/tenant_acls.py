@@ -21,9 +21,16 @@ from penstock.kafka.admin.acls import (
     Permission,
     ResourceType,
     acl_entry,
+    acl_of,
 )
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX, ServiceAccountId
-from penstock.model.tenant_acls import EVERYTHING, is_within_tenant, name_for_tenant, name_in_kafka
+from penstock.model.tenant_acls import (
+    EVERYTHING,
+    is_within_tenant,
+    name_for_tenant,
+    name_in_kafka,
+    role_acls,
+)
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -76,6 +83,12 @@ def is_owner(acls: Sequence[Acl], tenant: Tenant) -> bool:
         if acl.permission is Permission.ALLOW and acl.operation is Operation.ALL and acl.host == ANY_HOST
     }
     return allowed >= set(RESOURCES) and all(acl.permission is Permission.ALLOW for acl in whole)
+
+
+def acls_of_roles(tenant: Tenant) -> set[Acl]:
+    """ACLs that come with roles, such as an owner's. They are not the tenant's to delete."""
+    accounts = tenant.accounts.values()
+    return {acl_of(entry) for one in accounts for entry in role_acls(tenant.id, one.id, one.role)}
 
 
 def to_kafka(creation: Mapping[str, Any], tenant: Tenant) -> Acl | Rejection:

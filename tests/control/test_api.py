@@ -217,6 +217,7 @@ def test_a_dedicated_cluster_on_an_adopted_one_needs_it_to_be_empty(api: Api) ->
     request = {"name": "alone", "tenancy": "dedicated", "needs": {"ingress_bytes": 60e6}}
 
     assert code(api("POST", "/clusters", request | {"adopted": "west"}), 422) == "PEN-2027"
+    assert code(api("POST", "/clusters", request | {"adopted": "../west"}), 422) == "PEN-5013"
     made = api("POST", "/clusters", request | {"adopted": "east"}, Idempotency_Key="once").json()
     api.plane.not_empty = ("east",)  # it has the first request's topics now
     again = api("POST", "/clusters", request | {"adopted": "east"}, Idempotency_Key="once").json()

@@ -121,6 +121,25 @@ async def test_a_deleted_cluster_leaves_nothing_behind(
     assert cluster.id not in await read_published_states(kafka)
 
 
+async def test_a_deleted_cluster_takes_along_accounts_whose_deletion_is_not_complete(
+    harness: PlaneHarness, kafka: Client, unique: Callable[[str], str]
+) -> None:
+    cluster = await harness.create(unique("shop"))
+    user = kafka_user(cluster.tenant, ServiceAccountId("sa-zzzzzz"))  # the registry has dropped it already
+    await users.alter(kafka, upsert=[Credential(user, "x")])
+    await acls.create(kafka, [Acl(f"User:{user}", Operation.READ, ResourceType.TOPIC, f"{cluster.id}_x")])
+
+    async def known() -> bool:
+        return user in await users.describe(kafka)
+
+    await eventually(known)
+    await harness.delete(cluster.id)
+
+    await harness.as_declared()
+    assert not [name for name in await users.describe(kafka) if name.startswith(cluster.id)]
+    assert await acls.describe(kafka, acls.AclFilter(principal=f"User:{user}")) == []
+
+
 async def test_grants_of_an_account_are_granted_and_revoked(
     harness: PlaneHarness, kafka: Client, unique: Callable[[str], str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.fleet.adoption import Target, abandon, adopt, list_adopted, load_adopted, load_target
 from penstock.fleet.capabilities import Capability
-from penstock.fleet.layout import Layout
+from penstock.fleet.layout import Layout, make_directory
 from penstock.fleet.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin import users
@@ -18,7 +18,7 @@ from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Login, Mechanism, Security
-from penstock.model.errors.fleet import AdoptedTwice, AdoptedUnknown
+from penstock.model.errors.fleet import AdoptedNameInvalid, AdoptedTwice, AdoptedUnknown
 from penstock.model.errors.wire import BrokerUnreachable, LoginRefused
 from tests.kafka.waiting import eventually
 
@@ -69,6 +69,23 @@ def test_an_unreachable_cluster_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("name", ["../escaped", "/etc/passwd", "..", "", "a/b", "x" * 64, "a\nb"])
+def test_a_name_cannot_leave_its_directory(tmp_path: Path, name: str) -> None:
+    layout = Layout(tmp_path / "home")
+    make_directory(layout.adopted)
+    (layout.home / "escaped.json").write_text("{}")  # `../escaped` from where records are
+    make_directory(layout.secrets)
+
+    with pytest.raises(AdoptedNameInvalid):
+        asyncio.run(adopt(layout, name, Target("127.0.0.1:1")))
+    with pytest.raises(AdoptedUnknown):
+        load_adopted(layout, name)
+    with pytest.raises(AdoptedNameInvalid):
+        load_target(layout, name)
+    with pytest.raises(AdoptedUnknown):
+        abandon(layout, name)
+
+
 def test_a_name_is_bound_to_one_cluster(fleet: Fleet, tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     asyncio.run(adopt(layout, "east", super_target(fleet)))

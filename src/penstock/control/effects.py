@@ -152,15 +152,14 @@ class Effects:
         registry = self._registry()
         cluster = registry.get(LogicalCluster, operation.tenant)
         if cluster is None:
-            return no_changes  # deleted meanwhile: that operation revoked its access
+            return no_changes  # deleted meanwhile: that operation revoked the access of all its users
         access_writer = self.access_writer(cluster.cluster)
         if operation.action == "account.delete":
             user = kafka_user(cluster.tenant, ServiceAccountId(operation.subject))
             await access_writer.revoke([user])
         elif cluster.state is ClusterState.DELETING:
-            await access_writer.revoke(
-                [kafka_user(a.tenant, a.account) for a in registry.accounts(cluster.id)]
-            )
+            accounts = [account.account for account in registry.accounts(cluster.id)]
+            await access_writer.revoke_tenant(cluster.tenant, accounts)
         elif operation.action == "account.update":
             account = registry.get(ServiceAccount, operation.subject)
             if account is None:

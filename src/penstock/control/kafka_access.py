@@ -15,7 +15,7 @@ from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.users import Credential
 from penstock.kafka.security import Mechanism
 from penstock.model.errors import PenstockError
-from penstock.model.ids import ID_ALPHABET, ID_LENGTH
+from penstock.model.ids import ID_ALPHABET, ID_LENGTH, kafka_user, tenant_prefix
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.fleet.passwords import PlatformKey
     from penstock.kafka.client import Client
+    from penstock.model.ids import LogicalClusterId, ServiceAccountId
     from penstock.model.tenant_acls import AclEntry
 
 CLIENT_QUOTAS: Final = (quotas.PRODUCER_BYTES, quotas.CONSUMER_BYTES)
@@ -50,6 +51,14 @@ class AccessWriter:
     async def revoke(self, tenant_users: Sequence[str]) -> None:
         """Deletes the users and all their access; ACLs first, because that takes effect at once."""
         await asyncio.gather(*(self._revoke.submit(user) for user in tenant_users))
+
+    async def revoke_tenant(self, tenant: LogicalClusterId, accounts: Sequence[ServiceAccountId]) -> None:
+        """Revokes these accounts, and all that Kafka still has of the tenant: the deletion of one may not be
+        complete yet.
+        """
+        prefix = tenant_prefix(tenant)
+        left = {user for user in await users.describe(self._client) if user.startswith(prefix)}
+        await self.revoke(sorted(left | {kafka_user(tenant, account) for account in accounts}))
 
     async def delete_acls(self, entries: Sequence[AclEntry]) -> None:
         filters = [acls.exactly(acl_of(entry)) for entry in entries]

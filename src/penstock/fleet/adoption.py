@@ -7,6 +7,7 @@ the password is stored with the platform's other secrets.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from penstock.kafka.broker_metrics import scrape
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors import PenstockError
-from penstock.model.errors.fleet import AdoptedTwice, AdoptedUnknown
+from penstock.model.errors.fleet import AdoptedNameInvalid, AdoptedTwice, AdoptedUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _CONFIGS = ("replica.selector.class", "remote.log.storage.system.enable", "broker.rack")
 _OPERATION_BITS = 32
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # part of file names
 REACH_SECONDS_MAX = 5.0  # to describe itself; a slower cluster is not usable
 
 
@@ -70,6 +72,8 @@ class Adopted:
 
 async def adopt(layout: Layout, name: str, target: Target) -> Adopted:
     """Probe and record a cluster. Adopting it again under the same name refreshes the table."""
+    if not NAME_PATTERN.fullmatch(name):
+        raise AdoptedNameInvalid(name=name)
     adopted = await probe(name, target)
     path = layout.adopted / f"{name}.json"
     if path.exists():
@@ -98,7 +102,7 @@ def list_adopted(layout: Layout) -> list[Adopted]:
 
 def load_adopted(layout: Layout, name: str) -> Adopted:
     path = layout.adopted / f"{name}.json"
-    if not path.exists():
+    if not NAME_PATTERN.fullmatch(name) or not path.exists():
         known = ", ".join(sorted(other.stem for other in layout.adopted.glob("*.json"))) or "none"
         raise AdoptedUnknown(name=name, known=known)
     values = json.loads(path.read_text())
@@ -108,6 +112,8 @@ def load_adopted(layout: Layout, name: str) -> Adopted:
 
 
 def load_target(layout: Layout, name: str) -> Target:
+    if not NAME_PATTERN.fullmatch(name):
+        raise AdoptedNameInvalid(name=name)
     values: dict[str, Any] = json.loads(_secret_path(layout, name).read_text())
     values |= {"mechanism": Mechanism(values["mechanism"]), "metrics": tuple(values.get("metrics", ()))}
     return Target(**values)

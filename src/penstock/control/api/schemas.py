@@ -86,7 +86,7 @@ class NewCluster(RequestBody):
         dict[Dimension, Annotated[float, Field(gt=0, lt=1e12, allow_inf_nan=False)]], Field()
     ] = {}
     tenancy: Tenancy = Tenancy.SHARED
-    adopted: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    adopted: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
     """The adopted, empty cluster for a dedicated one; omitted: brokers are provisioned."""
     zones: Zones = Zones.MULTI
     network: NetworkSchema = NetworkSchema()

@@ -139,6 +139,12 @@ class AdoptedUnknown(NotFoundError):
     hint = "Adopted clusters: {known}. Adopt one with: penstock fleet adopt <name> --bootstrap <host:port>"
 
 
+class AdoptedNameInvalid(UsageError):
+    code = "PEN-2028"
+    text = "{name!r} cannot be the name of an adopted cluster"
+    hint = "Use 1 to 63 letters, digits, '.', '_' and '-', with a letter or digit first."
+
+
 class AdoptedTwice(CallerError):
     code = "PEN-2021"
     text = "{name!r} is already adopted as cluster {kafka_id}; {bootstrap} is cluster {other}"

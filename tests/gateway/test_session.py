@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bench.gateway_load import produce_frame
+from penstock.gateway.config import ApiKey, ServiceAccount
 from penstock.gateway.connection.local_requests import CORRELATION_ID, LOOK_UP_VERSION
 from penstock.gateway.connection.states import CLIENT_FULL, IN_FLIGHT, State
 from penstock.gateway.limits.admission import Denial
@@ -23,10 +25,14 @@ from penstock.wire.frames import (
     encode_request,
     encode_response,
 )
-from tests.gateway.wires import BOUNDS, BROKER, LOGIN, Wire, quiet_gateway, serving_session
+from tests.gateway.test_slots import EVERY_ACL
+from tests.gateway.wires import BOUNDS, BROKER, LOGIN, PRINCIPAL, TENANT, Wire, quiet_gateway, serving_session
 
 if TYPE_CHECKING:
     from penstock.gateway.process.server import Gateway
+    from penstock.kafka.admin.acls import Acl
+
+SECONDS = 30.0
 
 
 @pytest.fixture
@@ -172,6 +178,7 @@ async def test_only_a_login_is_accepted_before_login(gateway: Gateway, frame: by
 
 
 async def test_a_login_outside_of_kafka_frames_is_refused(gateway: Gateway) -> None:
+    assert gateway.admission.admit_connection("127.0.0.1", gateway.now()) is None
     session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
     session.connection_made(client)
 
@@ -290,3 +297,55 @@ async def test_a_request_beyond_its_bound_closes_the_connection_on_both_paths(
 
     assert len(broker.frames()) == known
     assert client.closed
+
+
+class BrokenPlatform:
+    async def acls_of(self, tenant: object, accounts: object) -> list[Acl]:
+        raise KeyError(tenant, accounts)
+
+
+async def closed_and_reported(client: Wire) -> None:
+    """Wait until the connection is closed, and check that its defect was reported."""
+    reported: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+    async with asyncio.timeout(SECONDS):
+        while not client.closed:
+            await asyncio.sleep(0)
+    assert reported == ["a connection failed"]
+
+
+async def test_a_defect_in_a_platform_request_closes_its_connection(gateway: Gateway) -> None:
+    session, client, _ = serving_session(gateway)
+    gateway.services.platform = BrokenPlatform()  # type: ignore[assignment]
+
+    session.data_received(request("DescribeAcls", 3, 2, **EVERY_ACL))
+
+    await closed_and_reported(client)
+
+
+async def test_a_login_whose_tenant_is_deleted_meanwhile_closes_its_connection(gateway: Gateway) -> None:
+    account = ServiceAccount(PRINCIPAL.account)
+    key = ApiKey("K" * 16, hashlib.sha256(b"secret").digest(), account.id)
+    tenant = replace(TENANT, accounts={account.id: account}, keys=(key,))
+    gateway.config = replace(gateway.config, tenants=(tenant,))
+    assert gateway.admission.admit_connection("127.0.0.1", gateway.now()) is None
+    session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
+    session.connection_made(client)
+
+    session.data_received(request("SaslHandshake", 1, 1, Mechanism="PLAIN"))
+    session.data_received(request("SaslAuthenticate", 2, 2, AuthBytes=b"\0" + b"K" * 16 + b"\0secret"))
+    gateway.config = replace(gateway.config, tenants=())
+
+    await closed_and_reported(client)
+
+
+async def test_a_defect_in_one_connection_does_not_end_the_sweep_of_others(gateway: Gateway) -> None:
+    sessions = [serving_session(gateway)[0] for _ in range(2)]
+    gateway.sessions = dict(enumerate(sessions))
+    sessions[0].connection.renew_at = 0.0
+    gateway.config = replace(gateway.config, tenants=())  # so that its Kafka user is unknown
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+    gateway.sweep(gateway.now() + 1)
+
+    assert [session.connection.closed for session in sessions] == [True, False]

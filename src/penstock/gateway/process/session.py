@@ -128,10 +128,13 @@ class Session:
     def sweep(self, now: float) -> None:
         """Close what has taken too long, and renew the login to the broker in time."""
         connection = self.connection
-        connection.sweep(now)
-        principal = connection.life.principal
-        if principal is not None and connection.wants_broker_login(now):
-            connection.renew_broker_login(*self.server.login_of(principal), now)
+        try:
+            connection.sweep(now)
+            principal = connection.life.principal
+            if principal is not None and connection.wants_broker_login(now):
+                connection.renew_broker_login(*self.server.login_of(principal), now)
+        except Exception as failure:  # noqa: BLE001 - the sweep continues with other connections
+            self._internal_error(failure)
         self._carry_out()
 
     def broker_limits_changed(self) -> None:
@@ -207,16 +210,20 @@ class Session:
             result = await call.work
         except PenstockError as failure:
             result = failure
-        except Exception as failure:  # noqa: BLE001 - a defect ends this connection alone
-            self._internal_error(failure)
-            return
         self.connection.resolved(result, self._now())
         self._carry_out()
 
     def _run(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Any) -> None:
+        """Close the connection if its work has a defect; otherwise its client would wait for ever."""
+        try:
+            await work
+        except Exception as failure:  # noqa: BLE001 - it ends this connection alone
+            self._internal_error(failure)
 
     def _internal_error(self, failure: Exception) -> None:
         """Report a defect and close."""

@@ -19,6 +19,7 @@ VERSIONS = {  # where a line names none
     "ApiVersions": 0, "CreatePartitions": 3, "CreateTopics": 5, "DeleteTopics": 1, "DescribeAcls": 3,
     "Fetch": 12, "Heartbeat": 0, "ListGroups": 3, "Metadata": 12, "Produce": 11, "SaslAuthenticate": 2,
     "SaslHandshake": 1, "DescribeConfigs": 4, "AlterConfigs": 2, "FindCoordinator": 3, "JoinGroup": 5,
+    "ConsumerGroupDescribe": 1, "ShareGroupDescribe": 1, "IncrementalAlterConfigs": 1,
 }  # fmt: skip
 
 
@@ -81,6 +82,8 @@ def request_body(api: str, version: int, fields: Body) -> Body:
             body = {"AuthBytes": b"\0key\0secret"}
         case "FindCoordinator":
             body = {"Key": fields.pop("key", "g"), "KeyType": 0}
+        case "ConsumerGroupDescribe" | "ShareGroupDescribe":
+            body = {"GroupIds": [fields.pop("group", "g")], "IncludeAuthorizedOperations": False}
         case "DescribeAcls":
             body = {"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1}
         case "DescribeConfigs" | "AlterConfigs":
@@ -138,6 +141,15 @@ def response_body(api: str, version: int, fields: Body) -> Body:
                 {"GroupId": name, "ProtocolType": ""} for name in fields.pop("groups", "").split("+") if name
             ]
             body = {"ErrorCode": error, "Groups": groups}
+        case "ConsumerGroupDescribe" | "ShareGroupDescribe":
+            assigned = {"TopicId": topic_id(topic), "TopicName": ours, "Partitions": [0]}
+            row = {"MemberId": "m", "ClientId": "c", "ClientHost": "/10.1.2.3", "MemberEpoch": 1}
+            row |= {"SubscribedTopicNames": [], "Assignment": {"TopicPartitions": [assigned]}}
+            if api == "ConsumerGroupDescribe":
+                row |= {"TargetAssignment": {"TopicPartitions": [assigned]}, "MemberType": 1}
+            described = {"ErrorCode": error, "GroupId": TENANT.prefix.decode() + "g", "Members": [row]}
+            described |= {"GroupState": "Stable", "GroupEpoch": 1, "AssignmentEpoch": 1, "AssignorName": "x"}
+            body = {"Groups": [described]}
         case "FindCoordinator":
             body = {"ErrorCode": error, "NodeId": 1, "Host": "10.1.2.3", "Port": 9092}
         case "JoinGroup":

@@ -64,8 +64,10 @@ INWARD_KINDS: Final = _RENAMED_KINDS | {
     Kind.ENDPOINT, Kind.CLUSTER_ID, Kind.TEXT, Kind.CLIENT_HOST, Kind.THROTTLE
 }  # fmt: skip
 # A coordinator assigns the group's subscribed topics by id, whether or not this gateway has seen the ids. A
-# member that received a masked id would wait for that topic forever.
-UNMASKED: Final = frozenset(("ConsumerGroupHeartbeat", "ShareGroupHeartbeat"))
+# member that received a masked id would wait for that topic forever, and a description would show a wrong one.
+UNMASKED: Final = frozenset(
+    ("ConsumerGroupHeartbeat", "ShareGroupHeartbeat", "ConsumerGroupDescribe", "ShareGroupDescribe")
+)
 # A tenant limited to some brokers is shown only those, so broker ids matter as well.
 RESTRICTED_KINDS: Final = frozenset((Kind.BROKER_ID,))
 

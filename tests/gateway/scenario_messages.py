@@ -33,7 +33,7 @@ def records(size: int) -> bytes:
     return write([Record(0, 0, None, bytes(size))])
 
 
-def request_body(api: str, version: int, fields: Body) -> Body:
+def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - one case for each API
     """The body of a request; fields without a meaning here are passed on by their name in Kafka."""
     topic = fields.pop("topic", "orders")
     body: Body
@@ -86,17 +86,29 @@ def request_body(api: str, version: int, fields: Body) -> Body:
             body = {"GroupIds": [fields.pop("group", "g")], "IncludeAuthorizedOperations": False}
         case "DescribeAcls":
             body = {"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1}
-        case "DescribeConfigs" | "AlterConfigs":
-            resource = {"ResourceType": int(fields.pop("kind", "2")), "ResourceName": topic}
-            config = {"Name": fields.pop("config", "retention.ms"), "Value": "1"}
-            requested = {"ConfigurationKeys": None} if api == "DescribeConfigs" else {"Configs": [config]}
-            body = {"Resources": [{**resource, **requested}]}
+        case "DescribeConfigs" | "AlterConfigs" | "IncrementalAlterConfigs":
+            body = {"Resources": _resources(api, topic, fields)}
         case _:
             body = {}
     return body | _typed(fields)
 
 
-def response_body(api: str, version: int, fields: Body) -> Body:
+def _resources(api: str, topic: str, fields: Body) -> list[Body]:
+    """Resources of a request about settings; that of the topic `refused` has one of the platform."""
+    kind, refused = int(fields.pop("kind", "2")), fields.pop("refused", None)
+    setting = fields.pop("config", "retention.ms")
+    resources: list[Body] = []
+    for name in fields.pop("topics", topic).split("+"):
+        config: Body = {"Name": "follower.replication.throttled.replicas" if name == refused else setting}
+        config |= {"Value": "1"} | ({"ConfigOperation": 0} if api == "IncrementalAlterConfigs" else {})
+        keys = (
+            {"ConfigurationKeys": None} if api == "DescribeConfigs" else {"Configs": [config] * bool(setting)}
+        )
+        resources.append({"ResourceType": kind, "ResourceName": name, **keys})
+    return resources
+
+
+def response_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - one case for each API
     topic, error = fields.pop("topic", "orders"), int(fields.pop("error", "0"))
     ours = TENANT.prefix.decode() + topic
     body: Body
@@ -157,10 +169,17 @@ def response_body(api: str, version: int, fields: Body) -> Body:
             body["Members"] = []
         case "DescribeConfigs":
             row = {"ErrorCode": error, "ErrorMessage": None, "ResourceType": 2, "ResourceName": ours}
-            body = {"Results": [{**row, "Configs": []}]}
-        case "AlterConfigs":
-            row = {"ErrorCode": error, "ErrorMessage": None, "ResourceType": 2, "ResourceName": ours}
-            body = {"Responses": [row]}
+            row["Configs"] = [
+                {"Name": name, "Value": "1", "ReadOnly": False, "ConfigSource": 1, "IsSensitive": False}
+                | {"Synonyms": [], "ConfigType": 2, "Documentation": None}
+                for name in fields.pop("settings", "").split("+")
+                if name
+            ]
+            body = {"Results": [row]}
+        case "AlterConfigs" | "IncrementalAlterConfigs":
+            names = fields.pop("topics", topic).split("+")
+            row = {"ErrorCode": error, "ErrorMessage": None, "ResourceType": 2}
+            body = {"Responses": [{**row, "ResourceName": TENANT.prefix.decode() + name} for name in names]}
         case _:
             body = {"ErrorCode": error}
     return body | _typed(fields)
@@ -172,11 +191,14 @@ def fact(body: Any, name: str) -> Any:
         "group": ("GroupId",), "topic": ("Name", "Topic", "ResourceName"), "error": ("ErrorCode",),
         "throttle": ("ThrottleTimeMs",), "max": ("MaxBytes",), "session": ("SessionId",), "key": ("Key",),
         "epoch": ("SessionEpoch",), "host": ("Host",), "topic_id": ("TopicId",),
-        "topics": ("TopicNames",), "groups": ("Groups",),
+        "topics": ("TopicNames",), "groups": ("Groups",), "names": ("ResourceName",), "configs": ("Name",),
+        "operations": ("ConfigOperation",), "errors": ("ErrorCode",),
     }.get(name, (name,))  # fmt: skip
     values = list(_values(body, fields))
     if name == "groups":
         return values[0] and [group["GroupId"] for group in values[0]]
+    if name in ("names", "configs", "operations", "errors"):
+        return [str(value) for value in values]
     if name == "error":
         return next((value for value in values if value), 0)
     return values[0] if values else None

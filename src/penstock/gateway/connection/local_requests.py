@@ -8,6 +8,7 @@ and gets its result. Its client is paused meanwhile, so that later requests keep
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -60,6 +61,8 @@ CORRELATION_ID: Final = 0  # of the gateway's requests
 METADATA: Final = 3
 THROTTLE_FIELD: Final = "ThrottleTimeMs"
 LOOK_UP_VERSION: Final = 12  # of Metadata; the first that takes ids alone
+DESCRIBE_CONFIGS_VERSION: Final = 4
+INCREMENTAL_VERSION: Final = 1  # of IncrementalAlterConfigs
 ALL_TOPICS: Final = None  # in a Metadata request; the broker's authorizer leaves the tenant's
 OPERATIONS_REQUESTED: Final = "IncludeClusterAuthorizedOperations"
 OPERATIONS: Final = "ClusterAuthorizedOperations"
@@ -256,6 +259,8 @@ class LocalRequests:
                 connection.forward(encode_request(request), request.correlation_id, route)
             case "DescribeConfigs":
                 self.describe_configs(request, route)
+            case "AlterConfigs" | "IncrementalAlterConfigs":
+                self.alter_configs(request, route)
             case "CreateTopics" | "CreatePartitions" if self.partitions_limited():
                 connection.work.start(self.change_partitions(request, route), seconds)
             case "CreateTopics":
@@ -322,6 +327,54 @@ class LocalRequests:
             entries += [config_refused(resource, platform_requests.UNAVAILABLE) for resource in brokers]
         self.forward_rebuilt(request, rebuilt, entries, route, "Results")
 
+    def alter_configs(self, request: Request, route: Route) -> None:
+        accepted, entries = request_rewriting.alter_configs(request, self.context.tenant)
+        if accepted and request.api != request_rewriting.INCREMENTAL:
+            seconds = self.connection.services.bounds.handshake_seconds
+            self.connection.work.start(self.replace_configs(request, route, accepted, entries), seconds)
+        else:
+            self.forward_configs(request, route, accepted, entries)
+
+    def replace_configs(
+        self, request: Request, route: Route, resources: list[Any], entries: list[Any]
+    ) -> Work:
+        """AlterConfigs as incremental changes to what a tenant may change."""
+        prefix = self.context.prefix.decode()
+        names = [
+            {
+                "ResourceType": one["ResourceType"],
+                "ResourceName": one["ResourceName"],
+                "ConfigurationKeys": None,
+            }
+            for one in resources
+        ]
+        body = {"Resources": names, "IncludeSynonyms": False, "IncludeDocumentation": False}
+        described = Request("DescribeConfigs", DESCRIBE_CONFIGS_VERSION, CORRELATION_ID, CLIENT_ID, body)
+        frame = yield encode_request(described)
+        results = decode_response("DescribeConfigs", DESCRIBE_CONFIGS_VERSION, frame).body["Results"]
+        current = {(one["ResourceType"], one["ResourceName"]): one for one in results}
+        changed: list[Any] = []
+        for resource in resources:
+            now = current[resource["ResourceType"], resource["ResourceName"]]
+            change = request_rewriting.replaced_configs(resource, now, prefix)
+            (entries if "ErrorCode" in change else changed).append(change)
+        self.forward_configs(request, route, changed, entries)
+
+    def forward_configs(
+        self, request: Request, route: Route, resources: list[Any], entries: list[Any]
+    ) -> None:
+        if any(one["ErrorMessage"] is not None for one in entries):
+            self.connection.deny(Denial.NAME_REFUSED, api=request.api, error=entries[0]["ErrorMessage"])
+        body = {**request.body, "Resources": resources}
+        rebuilt = replace(
+            request,
+            api=request_rewriting.INCREMENTAL,
+            version=INCREMENTAL_VERSION,
+            body=body,
+            header_tags=None,
+        )
+        self.forward_rebuilt(request, rebuilt if resources else None, entries, route, "Responses")
+
     def create_partitions(self, request: Request, route: Route) -> Work:
         services, tenant = self.connection.services, self.context.tenant
         prefix = tenant.prefix.decode()
@@ -370,7 +423,7 @@ class LocalRequests:
         key: str,
         wait_ms: int = 0,
     ) -> None:
-        """Forward what is left of a request; local entries join the broker's response."""
+        """Forward what is left of a request, as the same or another API; local entries join its response."""
         connection = self.connection
         version = request.version
         if rebuilt is None:
@@ -380,17 +433,18 @@ class LocalRequests:
         def then(frame: bytes) -> bytes:
             if request.api == CREATE_TOPICS:
                 self.learn(decode_response(request.api, version, frame).body)
-            response = route.response
+            response = sent.response
             assert isinstance(response, Program)
             connection.inward.wait_ms = wait_ms
             inward = spliced(response, connection.inward, len(frame).to_bytes(4, "big") + frame)
-            if not entries:
+            if not entries and sent is route:
                 return inward
-            decoded_response = decode_response(request.api, version, inward[4:])
+            decoded_response = decode_response(sent.api, sent.version, inward[4:])
             body = request_rewriting.merged(decoded_response.body, key, entries)
             return encode_response(request.api, version, Response(request.correlation_id, body))
 
-        connection.forward(encode_request(rebuilt), request.correlation_id, route, then)
+        sent = connection.routes[load().api_key(rebuilt.api), rebuilt.version]
+        connection.forward(encode_request(rebuilt), request.correlation_id, sent, then)
 
     # Topic ids
 

@@ -64,7 +64,7 @@ INWARD_KINDS: Final = _RENAMED_KINDS | {
     Kind.ENDPOINT, Kind.CLUSTER_ID, Kind.TEXT, Kind.CLIENT_HOST, Kind.THROTTLE
 }  # fmt: skip
 # A coordinator assigns the group's subscribed topics by id, whether or not this gateway has seen the ids. A
-# member that received a masked id would wait for that topic forever, and a description would show a wrong one.
+# member that received a masked id would wait for that topic forever; descriptions would show an invented one.
 UNMASKED: Final = frozenset(
     ("ConsumerGroupHeartbeat", "ShareGroupHeartbeat", "ConsumerGroupDescribe", "ShareGroupDescribe")
 )
@@ -74,7 +74,6 @@ RESTRICTED_KINDS: Final = frozenset((Kind.BROKER_ID,))
 _APIS: Final[Mapping[Treatment, str]] = {
     Treatment.SPLICED: """
         Produce Fetch ListOffsets OffsetForLeaderEpoch DeleteRecords DeleteTopics DescribeTopicPartitions
-        AlterConfigs IncrementalAlterConfigs
         FindCoordinator JoinGroup Heartbeat LeaveGroup SyncGroup OffsetCommit OffsetFetch OffsetDelete
         DescribeGroups ListGroups DeleteGroups ConsumerGroupHeartbeat ConsumerGroupDescribe
         ShareGroupHeartbeat ShareGroupDescribe
@@ -84,6 +83,7 @@ _APIS: Final[Mapping[Treatment, str]] = {
     """,
     Treatment.REBUILT: """
         Metadata CreateTopics CreatePartitions DescribeCluster DescribeConfigs ShareFetch ShareAcknowledge
+        AlterConfigs IncrementalAlterConfigs
     """,
     Treatment.PLATFORM: """
         DescribeAcls CreateAcls DeleteAcls DescribeLogDirs ListConfigResources DescribeClientQuotas

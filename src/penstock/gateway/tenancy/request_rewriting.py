@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from penstock.gateway.tenancy.topic_ids import TopicIds
     from penstock.wire.frames import Request
 
+    Body = Mapping[str, Any]
+
 NO_ID: Final = UUID(int=0)
 REPLICAS_DEFAULT: Final = 3
 PARTITIONS_DEFAULT: Final = 1
 AUTO_CREATION_FIRST: Final = 4  # of Metadata; before, the broker decides
+INCREMENTAL: Final = "IncrementalAlterConfigs"
+SET, DELETE = 0, 1  # its operations
+_SET_HERE: Final = (1, 8)  # config sources: set on the topic, on the group
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Refused:
 
     name: str  # the tenant's
     code: int
-    text: str
+    text: str | None
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -211,8 +216,77 @@ def describe_configs(request: Request, prefix: str) -> tuple[Request | None, lis
     return rebuilt, others
 
 
+def alter_configs(request: Request, tenant: Tenant) -> tuple[list[Body], list[Body]]:
+    """The resources that may be passed on, in the broker's names, and the entries of those refused here.
+
+    Kafka decides on each resource separately, and so does the gateway. `AlterConfigs` may repeat settings
+    that a tenant cannot change; `replaced_configs` checks them.
+    """
+    prefix = tenant.prefix.decode()
+    accepted: list[Body] = []
+    refused: list[Body] = []
+    for resource in request.body["Resources"]:
+        refusal = _refused_resource(resource, tenant)
+        if refusal is None and request.api == INCREMENTAL:
+            refusal = _bad_configs(resource["ResourceName"], resource["Configs"])
+        if refusal is None:
+            accepted.append({**resource, "ResourceName": prefix + resource["ResourceName"]})
+        else:
+            refused.append(config_entry(resource, refusal))
+    return accepted, refused
+
+
+def replaced_configs(resource: Body, current: Mapping[str, Any], prefix: str) -> Body:
+    """`AlterConfigs` of one resource as incremental changes, or the entry that refuses it.
+
+    The request replaces all settings that were set. Here it replaces those that a tenant may change: others,
+    such as the platform's throttles, stay. A client that sends them back as they are changes nothing.
+    """
+    shown = {**resource, "ResourceName": resource["ResourceName"].removeprefix(prefix)}
+    if current["ErrorCode"] != Code.NONE:
+        return config_entry(shown, Refused("", current["ErrorCode"], None))
+    present = {c["Name"]: c["Value"] for c in current["Configs"] if c["ConfigSource"] in _SET_HERE}
+    requested = [
+        config
+        for config in resource["Configs"]
+        if config["Name"].encode() in CONFIGS_ALLOWED
+        or (config["Name"], config["Value"]) not in present.items()
+    ]
+    if refusal := _bad_configs("", requested):
+        return config_entry(shown, refusal)
+    names = {config["Name"] for config in requested}
+    removed = [name for name in present if name.encode() in CONFIGS_ALLOWED and name not in names]
+    changes = [{**config, "ConfigOperation": SET} for config in requested]
+    changes += [{"Name": name, "ConfigOperation": DELETE, "Value": None} for name in removed]
+    return {**resource, "Configs": changes}
+
+
+def _refused_resource(resource: Body, tenant: Tenant) -> Refused | None:
+    name = resource["ResourceName"]
+    if resource["ResourceType"] not in (TOPIC_CONFIG, GROUP_CONFIG):
+        text = "Tenants can change settings of topics and groups only."
+        return Refused(name, Code.CLUSTER_AUTHORIZATION_FAILED, text)
+    if resource["ResourceType"] == TOPIC_CONFIG and len(name.encode()) > _name_bytes_max(tenant):
+        return _bad_name(name, tenant)
+    return None
+
+
+def config_entry(resource: Body, refusal: Refused) -> Body:
+    """The entry of a refused resource in a response about settings."""
+    return {
+        "ErrorCode": refusal.code,
+        "ErrorMessage": refusal.text,
+        "ResourceType": resource["ResourceType"],
+        "ResourceName": resource["ResourceName"],
+    }
+
+
+def _name_bytes_max(tenant: Tenant) -> int:
+    return KAFKA_NAME_LENGTH_MAX - len(tenant.prefix)
+
+
 def _bad_name(name: str, tenant: Tenant) -> Refused | None:
-    length_max = KAFKA_NAME_LENGTH_MAX - len(tenant.prefix)
+    length_max = _name_bytes_max(tenant)
     if len(name.encode()) > length_max:
         text = f"The topic name is {len(name)} characters long, at most {length_max} are allowed."
         return Refused(name, Code.INVALID_TOPIC_EXCEPTION, text)

@@ -515,6 +515,7 @@ class Connection:
             names = [name for name, _, error in seen if not error and name is not None]
             for name in names:
                 context.topics.forget(name)
+                context.reservations.deleted(name[len(context.prefix) :].decode())
             deleted = throttle.deleted(names)
             self.change_partitions(deleted, throttle.spend_changes(float(deleted), self.now))
             return

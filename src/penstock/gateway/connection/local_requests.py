@@ -18,7 +18,7 @@ from penstock.gateway.connection.login import handshake_response
 from penstock.gateway.connection.routes import API_VERSIONS
 from penstock.gateway.connection.scram_login import CLIENT_ID, scram_login
 from penstock.gateway.limits.admission import Denial
-from penstock.gateway.limits.partition_limits import CREATE_TOPICS, decide_partitions
+from penstock.gateway.limits.partition_limits import CREATE_TOPICS, STRICT_FIRST, decide_partitions
 from penstock.gateway.limits.throttle_queue import WAIT_SECONDS_MAX
 from penstock.gateway.tenancy import cluster_view, platform_requests, request_rewriting, tenant_acls
 from penstock.gateway.tenancy.apis import DENIALS, Treatment, treatment
@@ -390,6 +390,7 @@ class LocalRequests:
     def change_partitions(self, request: Request, route: Route) -> Work:
         """CreateTopics and CreatePartitions of a tenant with limits on them."""
         connection, tenant, throttle = self.connection, self.context.tenant, self.throttle
+        services, reservations = connection.services, self.context.reservations
         metadata = yield from self.request_metadata(ALL_TOPICS)
         present = request_rewriting.partitions_present(metadata, tenant.prefix.decode())
         throttle.learn_partitions(tenant.prefix, present)
@@ -398,8 +399,10 @@ class LocalRequests:
             present,
             tenant.limits.partitions_max,
             lambda count: throttle.spend_changes(count, connection.now),
+            reservations,
+            connection.now,
+            lambda pending: services.share_partitions(tenant.id, pending, connection.now),
         )
-        services = connection.services
         brokers = services.brokers_for(tenant)
         if request.api == CREATE_TOPICS:
             rebuilt = request_rewriting.create_topics(decision.request, tenant, brokers, services.place)
@@ -411,8 +414,20 @@ class LocalRequests:
             key = "Results"
         wait_ms = throttle_ms(decision.throttle_seconds, at_most=WAIT_SECONDS_MAX)
         entries = [refused.entry for refused in decision.refused] + rebuilt.entries
+        self.settle_partitions(rebuilt.entries)
         self.forward_rebuilt(request, rebuilt.request, entries, route, key, wait_ms)
         connection.change_partitions(decision.changes, decision.throttle_seconds)
+
+    def settle_partitions(self, results: list[Any]) -> None:
+        """Release reserved partitions that were not created; the others count until every broker has them."""
+        now, context = self.connection.now, self.context
+        for result in results:
+            name = result["Name"].removeprefix(context.prefix.decode())
+            if result["ErrorCode"] == Code.NONE:
+                context.reservations.created(name, now)
+            else:
+                context.reservations.release(name)
+        self.connection.services.share_partitions(context.tenant.id, context.reservations.pending, now)
 
     def forward_rebuilt(
         self,
@@ -431,8 +446,11 @@ class LocalRequests:
             return
 
         def then(frame: bytes) -> bytes:
-            if request.api == CREATE_TOPICS:
-                self.learn(decode_response(request.api, version, frame).body)
+            if request.api in STRICT_FIRST:
+                body = decode_response(request.api, version, frame).body
+                self.settle_partitions(body[key])
+                if request.api == CREATE_TOPICS:
+                    self.learn(body)
             response = sent.response
             assert isinstance(response, Program)
             connection.inward.wait_ms = wait_ms

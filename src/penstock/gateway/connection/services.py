@@ -28,6 +28,11 @@ def renamed(outward: Outward) -> Names:
     return outward
 
 
+def not_shared(tenant: str, pending: int, now: float) -> int:
+    del tenant, pending, now
+    return 0
+
+
 @dataclass(slots=True)
 class Services:
     """Shared by all connections of one gateway."""
@@ -36,6 +41,7 @@ class Services:
     api_versions: Callable[[Broker | None, int, int], bytes]  # broker, version, correlation id → response
     brokers_for: Callable[[Tenant], Sequence[Broker]]  # where a tenant's topics may be placed
     place: Placement = spread
+    share_partitions: Callable[[str, int, float], int] = not_shared  # tenant, pending here, now → elsewhere
     quotas: Quotas = field(default_factory=Quotas)
     tuner: AutoTuner | None = None
     calibration: Calibration | None = None

@@ -6,6 +6,7 @@ Modules:
   calibration       corrects observed request time by brokers' own metrics
   metering          usage counters and acknowledged offset ranges
   partition_limits  limits on a tenant's partitions and their changes (KIP-599)
+  partition_reservations  partitions that are being created, which count as well
   pressure_reports  observes brokers under pressure, and reports it to a topic
   quota_shares      reports usage, and follows the quota shares assigned to this gateway
   shared_counters   counters in memory that all workers share

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from penstock.gateway.limits.partition_reservations import PENDING_SECONDS
 from penstock.gateway.limits.shared_counters import HALF_OPEN, OPEN, SharedCounters
 
 if TYPE_CHECKING:
@@ -133,6 +134,15 @@ class Admission:
             own.totals[HALF_OPEN] -= 1
         else:
             self._decrement(self._tenant(tenant))
+
+    def share_partitions(self, tenant: str, pending: int, now: float) -> int:
+        """Publish how many partitions this worker is creating for a tenant; returns those of others."""
+        key = self._tenant(tenant)
+        row = self.counters.row(key)
+        if row is not None:
+            self.counters.own.pending[row] = pending
+            self.counters.own.pending_until[row] = now + PENDING_SECONDS
+        return self.counters.pending_elsewhere(key, now)
 
     def _decrement(self, key: int) -> None:
         row = self.counters.own.find(key)

@@ -1,8 +1,10 @@
 """Limits on a tenant's partitions: how many there are, and how fast they change (KIP-599).
 
-A topic that would exceed the number is refused. Each change costs a token of a bucket that may go into debt.
-During debt, clients that know the error get THROTTLING_QUOTA_EXCEEDED (`STRICT_FIRST`); older ones succeed
-and wait longer. Requests with `ValidateOnly` are free.
+A topic that would exceed the number is refused; partitions are reserved before they are created.
+
+Each change costs a token of a bucket that may go into debt. A request that begins during debt is refused. One
+that goes into debt continues if its client does not know the error for it (`STRICT_FIRST`); its connection
+waits longer. Requests with `ValidateOnly` are free.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.gateway.limits.partition_reservations import Reservations
 from penstock.gateway.tenancy.request_rewriting import PARTITIONS_DEFAULT, Refused
 from penstock.wire.error_codes import Code
 
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
 CREATE_TOPICS: Final = "CreateTopics"
 # The first versions whose clients understand THROTTLING_QUOTA_EXCEEDED.
 STRICT_FIRST: Final = {CREATE_TOPICS: 6, "CreatePartitions": 3}
+
+
+def _no_other_workers(pending: int) -> int:
+    del pending
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,43 +44,80 @@ def decide_partitions(
     present: Mapping[str, tuple[int, int]],
     partitions_max: int | None,
     spend: Callable[[float], float],
+    reservations: Reservations | None = None,
+    now: float = 0.0,
+    share: Callable[[int], int] = _no_other_workers,
 ) -> PartitionDecision:
-    """Check a request against both limits. `present` maps topics to their partitions and replicas; `spend`
-    takes tokens and returns the debt in seconds.
+    """Check a request against both limits, and reserve what it may create.
+
+    `present` maps topics to their partitions and replicas; `spend` takes tokens and returns the debt in
+    seconds; `share` publishes the partitions pending here and returns those pending in other workers.
     """
     strict = request.version >= STRICT_FIRST[request.api]
-    total = sum(count for count, _ in present.values())
+    free = bool(request.body.get("ValidateOnly"))
+    held = reservations or Reservations()
+    before = 0.0 if free else spend(0.0)
     allowed, refused = [], []
     changes, wait = 0, 0.0
     for topic in request.body["Topics"]:
-        more = _more(request.api, topic, present)
-        if partitions_max is not None and total + more > partitions_max and more > 0:
-            text = (
-                f"At most {partitions_max} partitions are allowed: {total} exist and {more} were requested."
-            )
-            refused.append(Refused(topic["Name"], Code.POLICY_VIOLATION, text))
+        name = topic["Name"]
+        known = max(present.get(name, (0, 0))[0], held.count(name))
+        more = 0 if request.api == CREATE_TOPICS and name in present else _more(request.api, topic, known)
+        debt = 0.0 if free else spend(0.0) if strict else before
+        if debt > 0:
+            wait = max(wait, debt)
+            refused.append(_too_fast(name, debt, strict=strict))
             continue
-        if not request.body.get("ValidateOnly"):
-            debt = spend(0.0)
-            if strict and debt > 0:
-                wait = max(wait, debt)
-                text = "Partitions are created or deleted too fast; try again later."
-                refused.append(Refused(topic["Name"], Code.THROTTLING_QUOTA_EXCEEDED, text))
+        if partitions_max is not None and more > 0:
+            refusal = _reserved(held, name, known, more, present, partitions_max, now, share)
+            if refusal is not None:
+                refused.append(refusal)
                 continue
+            if free:
+                held.release(name)
+        if not free:
             wait = max(wait, spend(float(more)))
             changes += more
-        total += more
         allowed.append(topic)
+    share(held.pending)
     remaining = replace(request, body={**request.body, "Topics": allowed})
     return PartitionDecision(remaining, tuple(refused), changes, wait)
 
 
-def _more(api: str, topic: Mapping[str, Any], present: Mapping[str, tuple[int, int]]) -> int:
+def _reserved(
+    held: Reservations,
+    name: str,
+    known: int,
+    more: int,
+    present: Mapping[str, tuple[int, int]],
+    partitions_max: int,
+    now: float,
+    share: Callable[[int], int],
+) -> Refused | None:
+    """Reserve partitions, or return why there is no room for them."""
+    exist = held.total(present, now)
+    if held.is_pending(name):
+        text = "Another request is creating partitions of this topic; try again."
+        return Refused(name, Code.REQUEST_TIMED_OUT, text)
+    # Reserved first and counted afterwards: of two workers, both may refuse, but never do both allow.
+    held.reserve(name, known + more, more, now)
+    exist += share(held.pending)
+    if exist + more <= partitions_max:
+        return None
+    held.release(name)
+    text = f"At most {partitions_max} partitions are allowed: {exist} exist and {more} were requested."
+    return Refused(name, Code.POLICY_VIOLATION, text)
+
+
+def _too_fast(name: str, seconds: float, *, strict: bool) -> Refused:
+    code = Code.THROTTLING_QUOTA_EXCEEDED if strict else Code.POLICY_VIOLATION
+    text = f"Partitions are created or deleted too fast; try again in {seconds:.0f} seconds."
+    return Refused(name, code, text)
+
+
+def _more(api: str, topic: Mapping[str, Any], known: int) -> int:
+    """The partitions that a request adds to those known."""
     if api != CREATE_TOPICS:
-        return max(0, int(topic["Count"]) - present.get(topic["Name"], (0, 0))[0])
-    if topic["Name"] in present:
-        return 0  # the broker refuses it
-    if topic["Assignments"]:
-        return len(topic["Assignments"])
-    count = int(topic["NumPartitions"])
-    return PARTITIONS_DEFAULT if count == -1 else max(0, count)
+        return max(0, int(topic["Count"]) - known)
+    count = len(topic["Assignments"]) or int(topic["NumPartitions"])
+    return max(0, (PARTITIONS_DEFAULT if count == -1 else count) - known)

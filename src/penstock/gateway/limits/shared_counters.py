@@ -32,22 +32,29 @@ HALF_OPEN: Final = 1
 FAILURES_MAX: Final = 0xFFFF  # in one word with the time of the first failure
 SECRET_BYTES: Final = 16
 
-_COLUMN_WORDS: Final = TOTALS + ROWS * 4 + USAGE_ROWS * (1 + USAGE_COUNTERS)
+_COLUMN_WORDS: Final = TOTALS + ROWS * 6 + USAGE_ROWS * (1 + USAGE_COUNTERS)
 
 
 class Column:
     """One worker's counters."""
 
-    __slots__ = ("connections", "failures", "full_at", "keys", "totals", "usage", "usage_keys")
+    __slots__ = (
+        "connections", "failures", "full_at", "keys", "pending", "pending_until", "totals", "usage",
+        "usage_keys",
+    )  # fmt: skip
 
     def __init__(self, whole: memoryview) -> None:
         words, numbers = whole.cast("Q"), whole.cast("d")
-        at = iter(_starts((TOTALS, ROWS, ROWS, ROWS, ROWS, USAGE_ROWS, USAGE_ROWS * USAGE_COUNTERS)))
+        at = iter(
+            _starts((TOTALS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, USAGE_ROWS, USAGE_ROWS * USAGE_COUNTERS))
+        )
         self.totals = words[next(at)]
         self.keys = words[next(at)]
         self.connections = words[next(at)]
         self.failures = words[next(at)]  # time of the first in milliseconds, and count
         self.full_at = numbers[next(at)]  # when the rate's whole burst is available again
+        self.pending = words[next(at)]  # partitions that are being created
+        self.pending_until = numbers[next(at)]  # when they no longer count
         self.usage_keys = words[next(at)]
         self.usage: memoryview[float] = numbers[next(at)]
 
@@ -70,6 +77,7 @@ class Column:
             row = min(idle, key=lambda row: (self.failures[row] & FAILURES_MAX, self.full_at[row]))
             self.keys[row] = 0
         self.failures[row] = 0
+        self.pending[row] = 0
         self.full_at[row] = 0.0
         self.keys[row] = key
         return row
@@ -126,6 +134,13 @@ class SharedCounters:
     def connections(self, key: int) -> int:
         rows = ((column, column.find(key)) for column in self.columns)
         return sum(column.connections[row] for column, row in rows if row is not None)
+
+    def pending_elsewhere(self, key: int, now: float) -> int:
+        """Partitions that other workers are creating."""
+        rows = ((column, column.find(key)) for column in self.others)
+        return sum(
+            column.pending[row] for column, row in rows if row is not None and now < column.pending_until[row]
+        )
 
     def full_at(self, key: int) -> float:
         """The latest value that any worker wrote: each continues from it."""

@@ -98,6 +98,7 @@ class Gateway:
             self._api_versions_response,
             self._brokers_for,
             place=place,
+            share_partitions=self.admission.share_partitions,
             quotas=quotas or Quotas(),
             tuner=tuner,
             calibration=calibration,

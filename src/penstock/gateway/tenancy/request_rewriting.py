@@ -127,6 +127,8 @@ def _new_topic(
     if refusal := _bad_name(name, tenant) or _bad_configs(name, topic["Configs"]):
         return refusal
     assigned = topic["Assignments"]
+    if len(assigned) > PARTITIONS_MAX:
+        return _too_many_at_once(name, len(assigned))
     if assigned:
         if not fits([a["BrokerIds"] for a in assigned], brokers):
             return _misplaced(name)
@@ -136,11 +138,7 @@ def _new_topic(
     if copies == -1:
         copies = min(REPLICAS_DEFAULT, len(brokers))
     if not 0 < count <= PARTITIONS_MAX:
-        return Refused(
-            name,
-            Code.INVALID_PARTITIONS,
-            f"{count} partitions were requested; 1 to {PARTITIONS_MAX} are allowed.",
-        )
+        return _too_many_at_once(name, count)
     placed = place(PlacementRequest(tenant.id, name, 0, count, copies, brokers))
     if placed is None:
         return Refused(
@@ -166,20 +164,19 @@ def create_partitions(
         count, copies = present.get(name, (0, 0))
         more = topic["Count"] - count
         assigned = topic["Assignments"]
+        if more > PARTITIONS_MAX or len(assigned or ()) > PARTITIONS_MAX:
+            refused.append(_too_many_at_once(name, max(more, len(assigned or ()))))
+            continue
         if assigned is not None:
             if not fits([a["BrokerIds"] for a in assigned], brokers):
                 refused.append(_misplaced(name))
                 continue
-        elif count and 0 < more <= PARTITIONS_MAX:
+        elif count and more > 0:
             placed = place(PlacementRequest(tenant.id, name, count, more, copies, tuple(brokers)))
             if placed is None:
                 refused.append(_misplaced(name))
                 continue
             changed["Assignments"] = [{"BrokerIds": list(ids)} for ids in placed]
-        elif more > PARTITIONS_MAX:
-            text = f"At most {PARTITIONS_MAX} partitions at once."
-            refused.append(Refused(name, Code.INVALID_PARTITIONS, text))
-            continue
         accepted.append(changed)  # the broker refuses what is impossible, in its own words
     rebuilt = replace(request, body={**request.body, "Topics": accepted}) if accepted else None
     return Rebuilt(rebuilt, tuple(refused))
@@ -302,6 +299,11 @@ def _bad_configs(name: str, configs: Sequence[Mapping[str, Any]]) -> Refused | N
         if config["Name"].encode() not in CONFIGS_ALLOWED:
             return Refused(name, Code.INVALID_CONFIG, f"{config['Name']} cannot be set by tenants.")
     return None
+
+
+def _too_many_at_once(name: str, count: int) -> Refused:
+    text = f"{count} partitions were requested; 1 to {PARTITIONS_MAX} are allowed at once."
+    return Refused(name, Code.INVALID_PARTITIONS, text)
 
 
 def _misplaced(name: str) -> Refused:

@@ -10,6 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from penstock.gateway.limits.partition_reservations import Reservations
 from penstock.gateway.tenancy.apis import INWARD_KINDS, OUTWARD_KINDS
 from penstock.gateway.tenancy.fetch_sessions import FetchSessions
 from penstock.gateway.tenancy.name_patterns import add_prefix, remove_prefix
@@ -59,8 +60,8 @@ class TenantContext:
     """What all connections of one tenant share on this gateway. Rebuilt after a restart."""
 
     __slots__ = (
-        "addresses", "clock", "cluster_id", "coordinators", "fetching", "prefix", "tenant", "topics",
-        "visible",
+        "addresses", "clock", "cluster_id", "coordinators", "fetching", "prefix", "reservations", "tenant",
+        "topics", "visible",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +71,7 @@ class TenantContext:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.topics = TopicIds()
+        self.reservations = Reservations()
         self.clock = clock
         self.fetching: dict[int, FetchSessions] = {}
         self.coordinators: set[int] = set()  # librdkafka drops a broker that Metadata does not list

@@ -1,0 +1,93 @@
+"""A tenant's number of partitions, with many requests at the same time, on a real fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.gateway.config import TenantLimits
+from penstock.gateway.limits.admission import Admission
+from penstock.gateway.limits.shared_counters import SharedCounters
+from penstock.gateway.settings import Bounds
+from penstock.kafka.admin import topics
+from penstock.kafka.client import Client
+from penstock.model.errors import PenstockError
+from penstock.wire.error_codes import Code
+from tests.gateway.test_attacks import open_as
+from tests.gateway.test_platform_requests import until
+from tests.harness.gateway import new_access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.harness.fleet import Fleet
+    from tests.harness.gateway import Access, RunningGateway
+
+LIMIT, SIZE, CONNECTIONS = 20, 2, 24
+
+
+def topic(name: str, count: int = SIZE, assignments: int = 0) -> dict[str, Any]:
+    placed = [{"PartitionIndex": n, "BrokerIds": [1]} for n in range(assignments)]
+    factor = -1 if assignments else 1
+    count = -1 if assignments else count
+    return {"Name": name, "NumPartitions": count, "ReplicationFactor": factor, "Assignments": placed} | {
+        "Configs": []
+    }
+
+
+async def create(access: Access, requested: dict[str, Any], version: int = 7) -> int:
+    async with await open_as(access) as connection:
+        body = {"Topics": [requested], "TimeoutMs": 20_000, "ValidateOnly": False}
+        response = await connection.call("CreateTopics", body, version=version)
+    code: int = response["Topics"][0]["ErrorCode"]
+    return code
+
+
+async def partitions(fleet: Fleet, access: Access) -> int:
+    async with Client(fleet.bootstrap, fleet.security()) as client:
+        described = await topics.describe(client)
+    own = [one for name, one in described.items() if name.startswith(access.prefix)]
+    return sum(len(one.partitions) for one in own if not isinstance(one, PenstockError))
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", [5, 7])
+async def test_requests_at_the_same_time_cannot_exceed_the_number_of_partitions(
+    fleet: Fleet, make_gateway: Callable[..., RunningGateway], unique: Callable[[str], str], version: int
+) -> None:
+    (access,) = make_gateway(new_access(limits=TenantLimits(partitions_max=LIMIT))).accesses
+
+    codes = await asyncio.gather(
+        *(create(access, topic(unique("orders")), version) for _ in range(CONNECTIONS))
+    )
+
+    assert sorted(codes) == [Code.NONE] * (LIMIT // SIZE) + [Code.POLICY_VIOLATION] * (
+        CONNECTIONS - LIMIT // SIZE
+    )
+    await until(lambda: partitions(fleet, access), LIMIT)
+
+
+@pytest.mark.kafka
+async def test_a_topic_with_given_assignments_has_a_limit_too(
+    ada: Access, unique: Callable[[str], str]
+) -> None:
+    assert await create(ada, topic(unique("orders"), assignments=10_001)) == Code.INVALID_PARTITIONS
+
+
+def test_partitions_that_other_workers_are_creating_count() -> None:
+    counters = SharedCounters(2)
+    workers = []
+    for own in range(2):
+        view = SharedCounters.__new__(SharedCounters)
+        view.__dict__.update(counters.__dict__)
+        view.become(own)
+        workers.append(Admission(Bounds(), view))
+
+    assert workers[0].share_partitions("lkc-7hq2mz", 5, 0.0) == 0
+    assert workers[1].share_partitions("lkc-7hq2mz", 7, 1.0) == 5
+    assert workers[0].share_partitions("lkc-7hq2mz", 0, 2.0) == 7
+    assert workers[1].share_partitions("lkc-7hq2mz", 7, 3.0) == 0
+    assert workers[0].share_partitions("lkc-9xk4vt", 1, 3.0) == 0
+    assert workers[0].share_partitions("lkc-7hq2mz", 0, 100.0) == 0  # it has had time to complete

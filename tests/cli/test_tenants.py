@@ -107,6 +107,10 @@ def test_clusters_are_listed_shown_changed_moved_and_deleted(
     assert here("cluster", "update", "shop", "--units", "2", "--deny", "10.1.0.0/16").code == 0
     after = plane.registry.cluster("shop")
     assert (after.units, after.network.allow, after.network.deny) == (2, ("10.0.0.0/8",), ("10.1.0.0/16",))
+    assert here("cluster", "update", "shop", "--auto-create-topics").code == 0
+    assert plane.registry.cluster("shop").auto_create_topics
+    assert here("cluster", "update", "shop", "--no-auto-create-topics").code == 0
+    assert not plane.registry.cluster("shop").auto_create_topics
     assert here("cluster", "move", "shop").code == 0
     assert plane.registry.cluster("shop").cell != before
     assert here("cluster", "delete", "shop").code == 0

@@ -9,7 +9,7 @@
 The first word of a line is one of these:
 
     tenant    its limits: ingress=, egress=, requests=, request_time=, partition_changes= (a second),
-              partitions_max=, request_bytes_max=, fetch_sessions_max=
+              partitions_max=, request_bytes_max=, fetch_sessions_max=; auto_create_topics=1
     bounds    of the gateway, such as in_flight_max=4
     knows     a topic whose id the gateway has seen in a response
     before    `before login`: the connection has not logged in yet
@@ -206,8 +206,9 @@ class Player:
     def given_tenant(self, text: str) -> None:
         values = _fields(text.split())
         quota = {DIMENSIONS[key]: float(values.pop(key)) for key in list(values) if key in DIMENSIONS}
+        auto = values.pop("auto_create_topics", "0") == "1"
         limits = replace(TenantLimits(), **{key: int(value) for key, value in values.items()})
-        self.gateway.tenant = replace(TENANT, quota=quota, limits=limits)
+        self.gateway.tenant = replace(TENANT, quota=quota, limits=limits, auto_create_topics=auto)
 
     def given_bounds(self, text: str) -> None:
         bounds = {key: int(value) for key, value in _fields(text.split()).items()}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
+UNKNOWN_TOPIC = 3
 MASK = (1 << 128) - 1  # of unknown topic ids
 VERSIONS = {  # where a line names none
     "ApiVersions": 0, "CreatePartitions": 3, "CreateTopics": 5, "DeleteTopics": 1, "DescribeAcls": 3,
@@ -66,7 +67,7 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
         case "Metadata":
             by_id = fields.pop("by", "name") == "id"
             named = {"TopicId": topic_id(topic), "Name": None} if by_id else {"Name": topic}
-            body = {"Topics": [named], "AllowAutoTopicCreation": False}
+            body = {"Topics": [named], **({"AllowAutoTopicCreation": False} if version >= 4 else {})}
         case "CreateTopics":
             count = int(fields.pop("partitions", "1"))
             row = {"Name": topic, "NumPartitions": count, "ReplicationFactor": 1, "Assignments": []}
@@ -138,7 +139,8 @@ def response_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 -
             ]
             row = {"ErrorCode": error, "Name": ours, "TopicId": topic_id(topic), "Partitions": partitions}
             if error:
-                row = {"ErrorCode": error, "Name": None, "TopicId": topic_id(topic), "Partitions": []}
+                name = ours if error == UNKNOWN_TOPIC and fields.pop("by", "name") == "name" else None
+                row = {"ErrorCode": error, "Name": name, "TopicId": topic_id(topic), "Partitions": []}
             brokers = nodes if fields.pop("brokers", "1") != "0" else []
             body = {"Brokers": brokers, "ClusterId": "c", "ControllerId": 1, "Topics": [row]}
         case "CreateTopics":

@@ -57,6 +57,9 @@ def create(
     deny: Annotated[
         list[str] | None, Parameter(help="Network that may not; repeatable.", negative="")
     ] = None,
+    auto_create_topics: Annotated[
+        bool, Parameter(help="Create a topic when a client asks for one that does not exist.")
+    ] = False,
     key: Annotated[bool, Parameter(help="Create an API key and save it here.")] = True,
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
@@ -78,6 +81,7 @@ def create(
         "zones": str(zones),
         "needs": needs,
         "network": {"allow": allow or [], "deny": deny or []},
+        "auto_create_topics": auto_create_topics,
     }
     if units is not None:
         body["units"] = units
@@ -139,6 +143,9 @@ def update(
     units: Annotated[int | None, Parameter(help="A new size.")] = None,
     allow: Annotated[list[str] | None, Parameter(help="Networks that may connect; repeatable.")] = None,
     deny: Annotated[list[str] | None, Parameter(help="Networks that may not; repeatable.")] = None,
+    auto_create_topics: Annotated[
+        bool | None, Parameter(help="Create a topic when a client asks for one that does not exist.")
+    ] = None,
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
@@ -148,9 +155,8 @@ def update(
     """
     control = connected(options)
     before, version = control.read(f"/clusters/{cluster}")
-    body: dict[str, Any] = {
-        k: v for k, v in {"name": name, "units": units}.items() if v is not None and v != before[k]
-    }
+    given = {"name": name, "units": units, "auto_create_topics": auto_create_topics}
+    body: dict[str, Any] = {k: v for k, v in given.items() if v is not None and v != before[k]}
     if allow is not None or deny is not None:
         network = before["network"]
         body["network"] = {
@@ -160,7 +166,7 @@ def update(
     if not body:
         raise UsageInvalid(
             reason=f"nothing to change: {before['name']} is already like that",
-            way_out="Name a change: --name, --units, --allow or --deny.",
+            way_out="Name a change: --name, --units, --allow, --deny or --auto-create-topics.",
         )
     made = control.change("PATCH", f"/clusters/{before['id']}", body, version=version)
     return finished(control, made["operation"], options, wait=wait)

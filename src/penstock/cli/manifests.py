@@ -39,7 +39,17 @@ from penstock.model.settings_reader import Section, read_documents
 from penstock.platform.control_client import ControlClient
 
 _KEYS: Final = {
-    "cluster": ("name", "units", "tenancy", "adopted", "zones", "network", "overrides", "labels"),
+    "cluster": (
+        "name",
+        "units",
+        "tenancy",
+        "adopted",
+        "zones",
+        "network",
+        "overrides",
+        "labels",
+        "auto_create_topics",
+    ),
     "account": ("cluster", "name", "role", "grants"),
 }
 _FIXED: Final = {"cluster": ("tenancy", "adopted", "zones"), "account": ("role",)}

@@ -108,6 +108,7 @@ class ClusterRequest:
     overrides: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     adopted: str = ""  # the adopted cluster to use; none: brokers are provisioned
+    auto_create_topics: bool = False
 
 
 def decided_before(registry: Registry, context: DecisionContext, kind: type[Entity]) -> Decision | None:
@@ -164,6 +165,7 @@ def create_cluster(registry: Registry, context: DecisionContext, request: Cluste
         network=request.network,
         overrides=dict(request.overrides),
         labels=dict(request.labels),
+        auto_create_topics=request.auto_create_topics,
     )
     account = _account(registry, context, cluster.tenant, DEFAULT_ACCOUNT, Role.OWNER, ())
     operation = new_operation(registry, context, "cluster.create", cluster.id, cluster.tenant)
@@ -177,7 +179,7 @@ def update_cluster(
     expected: int | None,
     values: Mapping[str, object],
 ) -> Decision:
-    """`values`: units, network, overrides, labels, name; missing ones stay unchanged."""
+    """`values`: units, network, overrides, labels, name, auto_create_topics; missing ones stay unchanged."""
     before = registry.cluster(cluster_id)
     _check_version(before, expected)
     _check_quiet(registry, before)

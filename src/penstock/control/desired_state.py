@@ -89,4 +89,5 @@ def tenant_state(registry: Registry, tenant: str) -> TenantState | None:
         brokers=brokers_of(cluster, physical),
         network=cluster.network,
         quota=quota_for(registry, cluster),
+        auto_create_topics=cluster.auto_create_topics,
     )

@@ -119,6 +119,7 @@ class Tenant:
     limits: TenantLimits = TenantLimits()
     quota: Mapping[Dimension, float] = field(default_factory=dict)  # per second, on this gateway
     log_sample: float | None = None  # of its requests and connections; None takes the gateway's rate
+    auto_create_topics: bool = False  # when a Metadata request names one that does not exist
 
     @cached_property
     def prefix(self) -> bytes:

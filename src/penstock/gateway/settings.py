@@ -42,7 +42,7 @@ _PROCESS_KEYS: Final = (
 )  # fmt: skip
 _BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits", "metrics")
 _TENANT_KEYS: Final = (
-    "id", "accounts", "keys", "brokers", "network", "limits", "quota", "log_sample",
+    "id", "accounts", "keys", "brokers", "network", "limits", "quota", "log_sample", "auto_create_topics",
 )  # fmt: skip
 _ACCOUNT_KEYS: Final = ("id", "generation", "role", "rights")
 _RIGHT_KEYS: Final = ("resource", "name", "operation", "pattern")
@@ -239,6 +239,7 @@ def _tenant(section: Section) -> Tenant:
         ),
         log_sample=_log_sample(section) if "log_sample" in section.values else None,
         quota=_rates(section, "quota", _QUOTA_KEYS),
+        auto_create_topics=section.flag("auto_create_topics"),
     )
 
 

@@ -174,6 +174,7 @@ class LogicalCluster(Entity):
     network: NetworkRule = ANYWHERE
     overrides: Mapping[str, float] = field(default_factory=dict)  # by dimension
     labels: Mapping[str, str] = field(default_factory=dict)
+    auto_create_topics: bool = False  # when a client asks for one that does not exist
 
     @property
     def tenant(self) -> LogicalClusterId:

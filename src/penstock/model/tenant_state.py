@@ -37,7 +37,10 @@ class TenantState(Entity):
     brokers: tuple[BrokerId, ...] = ()  # that may host its topics
     network: NetworkRule = ANYWHERE
     quota: Mapping[str, float] = field(default_factory=dict)  # by dimension
+    auto_create_topics: bool = False
 
     def content(self) -> tuple[object, ...]:
         """All fields but version and time. A state with equal content need not be published again."""
-        return self.accounts, self.keys, self.brokers, self.network, dict(self.quota)
+        return (
+            self.accounts, self.keys, self.brokers, self.network, dict(self.quota), self.auto_create_topics,
+        )  # fmt: skip

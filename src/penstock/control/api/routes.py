@@ -181,6 +181,7 @@ def _cluster_request(registry: Registry, body: NewCluster) -> ClusterRequest:
         {str(name): value for name, value in body.overrides.items()},
         body.labels,
         body.adopted or "",
+        body.auto_create_topics,
     )
 
 

@@ -92,6 +92,8 @@ class NewCluster(RequestBody):
     network: NetworkSchema = NetworkSchema()
     overrides: Overrides = {}
     labels: Labels = {}
+    auto_create_topics: bool = False
+    """Create a topic when a client asks for one that does not exist."""
 
 
 class ClusterChange(RequestBody):
@@ -102,6 +104,7 @@ class ClusterChange(RequestBody):
     network: NetworkSchema | None = None
     overrides: Overrides | None = None
     labels: Labels | None = None
+    auto_create_topics: bool | None = None
 
     def values(self) -> dict[str, Any]:
         values = self.model_dump(exclude_none=True, exclude={"network"})
@@ -192,6 +195,7 @@ class ClusterView(View):
     network: NetworkSchema
     overrides: dict[str, float]
     labels: dict[str, str]
+    auto_create_topics: bool
     physical_cluster: str
     adopted: str | None
     """The adopted cluster that it uses."""

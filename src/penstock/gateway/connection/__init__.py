@@ -4,6 +4,7 @@ A Produce request passes `process/session.py`, `connection/connection.py`, `conn
 was seen before, `connection/fast_path.py`) and `penstock/wire/splice.py`, and so does its response.
 
 Modules:
+  auto_creation     creates topics that a Metadata request names, for tenants that want it
   connection        one client connection: both directions, its queue, pauses, login and end
   effects           what a connection asks of the process around it
   error_responses   error responses for any API

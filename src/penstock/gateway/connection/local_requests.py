@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from penstock.gateway.connection import auto_creation
 from penstock.gateway.connection.effects import Call
 from penstock.gateway.connection.error_responses import error_response
 from penstock.gateway.connection.login import handshake_response
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.gateway.connection.connection import Connection
     from penstock.gateway.connection.routes import Route
     from penstock.gateway.connection.throttle import Throttle
+    from penstock.gateway.limits.partition_limits import PartitionDecision
     from penstock.gateway.tenancy.tenant_names import TenantContext
     from penstock.model.errors.plans import NameRefused, ResponseRefused
 
@@ -264,17 +266,15 @@ class LocalRequests:
             case "CreateTopics" | "CreatePartitions" if self.partitions_limited():
                 connection.work.start(self.change_partitions(request, route), seconds)
             case "CreateTopics":
-                tenant = context.tenant
-                brokers = connection.services.brokers_for(tenant)
-                rebuilt = request_rewriting.create_topics(request, tenant, brokers, connection.services.place)
-                self.forward_rebuilt(request, rebuilt.request, rebuilt.entries, route, "Topics")
+                self.forward_rebuilt(request, *self.place_topics(request), route, "Topics")
             case _:
                 connection.work.start(self.create_partitions(request, route), seconds)
 
     def forward_with_ids(self, request: Request, route: Route) -> None:
         rewrite = request_rewriting.metadata if request.api == "Metadata" else request_rewriting.share
         changed = rewrite(request, self.context.prefix.decode(), self.context.topics)
-        self.connection.forward(encode_request(changed), request.correlation_id, route)
+        then = auto_creation.then(self, request, route) if auto_creation.wanted(self, request) else None
+        self.connection.forward(encode_request(changed), request.correlation_id, route, then)
 
     def forward_after_look_up(self, request: Request, route: Route, ids: list[UUID]) -> Work:
         topics = [{"TopicId": topic_id, "Name": None} for topic_id in ids]
@@ -384,11 +384,28 @@ class LocalRequests:
         rebuilt = request_rewriting.create_partitions(request, tenant, brokers, services.place, present)
         self.forward_rebuilt(request, rebuilt.request, rebuilt.entries, route, "Results")
 
+    def place_topics(self, request: Request) -> tuple[Request | None, list[Any]]:
+        """CreateTopics for the broker, and the entries of topics refused here."""
+        services, tenant = self.connection.services, self.context.tenant
+        brokers = services.brokers_for(tenant)
+        rebuilt = request_rewriting.create_topics(request, tenant, brokers, services.place)
+        return rebuilt.request, rebuilt.entries
+
     def partitions_limited(self) -> bool:
         return self.throttle.changes_limited() or self.context.tenant.limits.partitions_max is not None
 
     def change_partitions(self, request: Request, route: Route) -> Work:
         """CreateTopics and CreatePartitions of a tenant with limits on them."""
+        rebuilt, entries, decision = yield from self.plan_partitions(request)
+        wait_ms = throttle_ms(decision.throttle_seconds, at_most=WAIT_SECONDS_MAX)
+        key = "Topics" if request.api == CREATE_TOPICS else "Results"
+        self.forward_rebuilt(request, rebuilt, entries, route, key, wait_ms)
+        self.connection.change_partitions(decision.changes, decision.throttle_seconds)
+
+    def plan_partitions(
+        self, request: Request
+    ) -> Generator[bytes | Call, Any, tuple[Request | None, list[Any], PartitionDecision]]:
+        """What to send to the broker, the entries of what is refused, and the decision on limits."""
         connection, tenant, throttle = self.connection, self.context.tenant, self.throttle
         services, reservations = connection.services, self.context.reservations
         metadata = yield from self.request_metadata(ALL_TOPICS)
@@ -406,17 +423,13 @@ class LocalRequests:
         brokers = services.brokers_for(tenant)
         if request.api == CREATE_TOPICS:
             rebuilt = request_rewriting.create_topics(decision.request, tenant, brokers, services.place)
-            key = "Topics"
         else:
             rebuilt = request_rewriting.create_partitions(
                 decision.request, tenant, brokers, services.place, present
             )
-            key = "Results"
-        wait_ms = throttle_ms(decision.throttle_seconds, at_most=WAIT_SECONDS_MAX)
         entries = [refused.entry for refused in decision.refused] + rebuilt.entries
         self.settle_partitions(rebuilt.entries)
-        self.forward_rebuilt(request, rebuilt.request, entries, route, key, wait_ms)
-        connection.change_partitions(decision.changes, decision.throttle_seconds)
+        return rebuilt.request, entries, decision
 
     def settle_partitions(self, results: list[Any]) -> None:
         """Release reserved partitions that were not created; the others count until every broker has them."""

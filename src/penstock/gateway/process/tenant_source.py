@@ -95,6 +95,7 @@ def tenant_of(state: TenantState, enforced: Sequence[Dimension] = ENFORCED) -> T
             else None,
         ),
         {dimension: state.quota[dimension] for dimension in enforced if dimension in state.quota},
+        auto_create_topics=state.auto_create_topics,
     )
 
 

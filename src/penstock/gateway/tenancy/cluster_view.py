@@ -86,11 +86,16 @@ def _matches_default_user(components: Sequence[Mapping[str, Any]], *, strict: bo
 
 
 def broker_config(
-    resource: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], brokers: int, version: int
+    resource: Mapping[str, Any],
+    entries: Sequence[Mapping[str, Any]],
+    brokers: int,
+    version: int,
+    *,
+    auto_create_topics: bool = False,
 ) -> Body:
     """A broker's settings: some as the broker has them, and those the gateway decides. All read-only."""
     decided = {
-        "auto.create.topics.enable": "false",
+        "auto.create.topics.enable": str(auto_create_topics).lower(),
         "default.replication.factor": str(min(REPLICAS_DEFAULT, brokers)),
         "num.partitions": str(PARTITIONS_DEFAULT),
     }

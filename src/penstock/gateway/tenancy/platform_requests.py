@@ -221,7 +221,10 @@ async def broker_configs(requested: Sequence[Mapping[str, Any]], caller: Caller,
             results.append(config_refused(resource, NOT_OWNER if not owner else NO_BROKER))
             continue
         entries = await caller.platform.broker_configs(int(name), cluster_view.BROKER_CONFIGS)
-        results.append(cluster_view.broker_config(resource, entries, len(caller.brokers), version))
+        brokers, auto = len(caller.brokers), caller.tenant.auto_create_topics
+        results.append(
+            cluster_view.broker_config(resource, entries, brokers, version, auto_create_topics=auto)
+        )
     return results
 
 

@@ -60,8 +60,8 @@ class TenantContext:
     """What all connections of one tenant share on this gateway. Rebuilt after a restart."""
 
     __slots__ = (
-        "addresses", "clock", "cluster_id", "coordinators", "fetching", "prefix", "reservations", "tenant",
-        "topics", "visible",
+        "addresses", "auto_created", "clock", "cluster_id", "coordinators", "fetching", "prefix",
+        "reservations", "tenant", "topics", "visible",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,7 @@ class TenantContext:
     ) -> None:
         self.topics = TopicIds()
         self.reservations = Reservations()
+        self.auto_created: dict[str, float] = {}  # topics, and until when they are not created again
         self.clock = clock
         self.fetching: dict[int, FetchSessions] = {}
         self.coordinators: set[int] = set()  # librdkafka drops a broker that Metadata does not list

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from penstock.gateway.config import ServiceAccount
+from penstock.gateway.process.tenant_source import tenant_of
 from penstock.gateway.settings import Bounds, Routing, parse_gateway, read_gateway_file
 from penstock.model.entities import Grant, Role
 from penstock.model.errors.settings import NameInvalid, SettingInvalid, SettingsUnreadable, SettingUnknown
 from penstock.model.events import Dimension
+from penstock.model.ids import ServiceAccountId
+from penstock.model.tenant_state import AccountState, TenantState
 
 KEY = {"id": "ABCDEFGH12345678", "secret_sha256": "ab" * 32, "account": "sa-000001"}
 TENANT = {"id": "lkc-7hq2mz", "accounts": [{"id": "sa-000001"}], "keys": [KEY]}
@@ -50,6 +54,27 @@ def test_a_tenants_log_sample_overrides_the_gateways() -> None:
     assert settings.log_sample == 0.25
     assert config.tenants[0].log_sample == 0.0
     assert parse_gateway(DOCUMENT)[1].tenants[0].log_sample is None
+
+
+def test_topics_are_created_automatically_only_for_tenants_that_want_it() -> None:
+    _, config = parse_gateway(DOCUMENT | {"tenants": [TENANT | {"auto_create_topics": True}]})
+
+    assert config.tenants[0].auto_create_topics
+    assert not parse_gateway(DOCUMENT)[1].tenants[0].auto_create_topics
+    with pytest.raises(SettingInvalid):
+        parse_gateway(DOCUMENT | {"tenants": [TENANT | {"auto_create_topics": "yes"}]})
+
+
+def test_a_gateway_learns_roles_and_settings_of_a_tenant_from_its_state() -> None:
+    account = AccountState(ServiceAccountId("sa-000001"), 2, Role.OWNER)
+    state = TenantState(
+        id="lkc-7hq2mz", version=1, changed_ms=0, accounts=(account,), auto_create_topics=True
+    )
+
+    tenant = tenant_of(TenantState.from_record(state.to_record()))
+
+    assert tenant.auto_create_topics
+    assert tenant.accounts[account.id] == ServiceAccount(account.id, 2, Role.OWNER)
 
 
 def test_an_account_has_the_listed_rights_and_none_by_default() -> None:

@@ -109,7 +109,7 @@ def _resources(api: str, topic: str, fields: Body) -> list[Body]:
     return resources
 
 
-def response_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - one case for each API
+def response_body(api: str, version: int, fields: Body) -> Body:
     topic, error = fields.pop("topic", "orders"), int(fields.pop("error", "0"))
     ours = TENANT.prefix.decode() + topic
     body: Body
@@ -132,11 +132,7 @@ def response_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 -
             body["Responses"] = [{**named, "Partitions": [row]}]
         case "Metadata":
             nodes = [{"NodeId": 1, "Host": "10.1.2.3", "Port": 9092, "Rack": None}]
-            partitions = [
-                {"ErrorCode": 0, "PartitionIndex": n, "LeaderId": 1, "LeaderEpoch": 0, "ReplicaNodes": [1]}
-                | {"IsrNodes": [1], "OfflineReplicas": []}
-                for n in range(int(fields.pop("partitions", "1")))
-            ]
+            partitions = _partitions(int(fields.pop("partitions", "1")))
             row = {"ErrorCode": error, "Name": ours, "TopicId": topic_id(topic), "Partitions": partitions}
             if error:
                 name = ours if error == UNKNOWN_TOPIC and fields.pop("by", "name") == "name" else None
@@ -156,14 +152,7 @@ def response_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 -
             ]
             body = {"ErrorCode": error, "Groups": groups}
         case "ConsumerGroupDescribe" | "ShareGroupDescribe":
-            assigned = {"TopicId": topic_id(topic), "TopicName": ours, "Partitions": [0]}
-            row = {"MemberId": "m", "ClientId": "c", "ClientHost": "/10.1.2.3", "MemberEpoch": 1}
-            row |= {"SubscribedTopicNames": [], "Assignment": {"TopicPartitions": [assigned]}}
-            if api == "ConsumerGroupDescribe":
-                row |= {"TargetAssignment": {"TopicPartitions": [assigned]}, "MemberType": 1}
-            described = {"ErrorCode": error, "GroupId": TENANT.prefix.decode() + "g", "Members": [row]}
-            described |= {"GroupState": "Stable", "GroupEpoch": 1, "AssignmentEpoch": 1, "AssignorName": "x"}
-            body = {"Groups": [described]}
+            body = {"Groups": [_described_group(api, topic, error)]}
         case "FindCoordinator":
             body = {"ErrorCode": error, "NodeId": 1, "Host": "10.1.2.3", "Port": 9092}
         case "JoinGroup":
@@ -171,12 +160,7 @@ def response_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 -
             body["Members"] = []
         case "DescribeConfigs":
             row = {"ErrorCode": error, "ErrorMessage": None, "ResourceType": 2, "ResourceName": ours}
-            row["Configs"] = [
-                {"Name": name, "Value": "1", "ReadOnly": False, "ConfigSource": 1, "IsSensitive": False}
-                | {"Synonyms": [], "ConfigType": 2, "Documentation": None}
-                for name in fields.pop("settings", "").split("+")
-                if name
-            ]
+            row["Configs"] = _settings(fields.pop("settings", ""))
             body = {"Results": [row]}
         case "AlterConfigs" | "IncrementalAlterConfigs":
             names = fields.pop("topics", topic).split("+")
@@ -185,6 +169,29 @@ def response_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 -
         case _:
             body = {"ErrorCode": error}
     return body | _typed(fields)
+
+
+def _described_group(api: str, topic: str, error: int) -> Body:
+    prefix = TENANT.prefix.decode()
+    assigned = {"TopicId": topic_id(topic), "TopicName": prefix + topic, "Partitions": [0]}
+    member: Body = {"MemberId": "m", "ClientId": "c", "ClientHost": "/10.1.2.3", "MemberEpoch": 1}
+    member |= {"SubscribedTopicNames": [], "Assignment": {"TopicPartitions": [assigned]}}
+    if api == "ConsumerGroupDescribe":
+        member |= {"TargetAssignment": {"TopicPartitions": [assigned]}, "MemberType": 1}
+    group = {"ErrorCode": error, "GroupId": prefix + "g", "Members": [member], "GroupState": "Stable"}
+    return group | {"GroupEpoch": 1, "AssignmentEpoch": 1, "AssignorName": "x"}
+
+
+def _partitions(count: int) -> list[Body]:
+    partition = {"ErrorCode": 0, "LeaderId": 1, "LeaderEpoch": 0, "ReplicaNodes": [1], "IsrNodes": [1]}
+    return [{"PartitionIndex": n, **partition, "OfflineReplicas": []} for n in range(count)]
+
+
+def _settings(names: str) -> list[Body]:
+    """Settings of a topic, all set to 1."""
+    entry = {"Value": "1", "ReadOnly": False, "ConfigSource": 1, "IsSensitive": False}
+    entry |= {"Synonyms": [], "ConfigType": 2, "Documentation": None}
+    return [{"Name": name, **entry} for name in names.split("+") if name]
 
 
 def fact(body: Any, name: str) -> Any:

@@ -129,7 +129,7 @@ async def test_topics_are_created_within_the_number_of_partitions_only(
     (access,) = make_gateway(new_access(auto_create_topics=True, limits=limits)).accesses
     names = [unique("orders") for _ in range(2)]
     for name in names:
-        await until(lambda name=name: requested(access, name), Code.NONE)  # type: ignore[misc]
+        await until(lambda name=name: requested(access, name), Code.NONE)  # type: ignore[misc]  # mypy infers no default
 
     codes = [await requested(access, unique("orders")) for _ in range(5)]
 

@@ -316,7 +316,7 @@ async def closed_and_reported(client: Wire) -> None:
 
 async def test_a_defect_in_a_platform_request_closes_its_connection(gateway: Gateway) -> None:
     session, client, _ = serving_session(gateway)
-    gateway.services.platform = BrokenPlatform()  # type: ignore[assignment]
+    gateway.services.platform = BrokenPlatform()  # type: ignore[assignment]  # it has what is called
 
     session.data_received(request("DescribeAcls", 3, 2, **EVERY_ACL))
 

@@ -1,6 +1,6 @@
 """Creates topics that a Metadata request names and that do not exist, for tenants with `auto_create_topics`.
 
-As in Kafka, the response still says UNKNOWN_TOPIC_OR_PARTITION, the creation follows, and clients ask again
+As in Kafka, the response still has UNKNOWN_TOPIC_OR_PARTITION, the creation follows, and clients ask again
 until the topic is there. It takes the way of CreateTopics: as the account's user, which needs the right to
 create it, within the tenant's limits, placed by the platform. Produce never creates a topic in Kafka; clients
 send Metadata before.
@@ -27,7 +27,7 @@ AT_ONCE_MAX: Final = 100  # topics; the others are created when the client asks 
 AGAIN_SECONDS: Final = 1.0  # before a topic is created again: brokers may not know it yet
 
 
-def wanted(local: LocalRequests, request: Request) -> bool:
+def applies(local: LocalRequests, request: Request) -> bool:
     """Whether topics that this request names may be created. Old versions always ask for it."""
     return (
         local.context.tenant.auto_create_topics

@@ -273,7 +273,7 @@ class LocalRequests:
     def forward_with_ids(self, request: Request, route: Route) -> None:
         rewrite = request_rewriting.metadata if request.api == "Metadata" else request_rewriting.share
         changed = rewrite(request, self.context.prefix.decode(), self.context.topics)
-        then = auto_creation.then(self, request, route) if auto_creation.wanted(self, request) else None
+        then = auto_creation.then(self, request, route) if auto_creation.applies(self, request) else None
         self.connection.forward(encode_request(changed), request.correlation_id, route, then)
 
     def forward_after_look_up(self, request: Request, route: Route, ids: list[UUID]) -> Work:

@@ -48,8 +48,8 @@ def eve(gateway: RunningGateway) -> Access:
 
 
 @pytest.fixture(scope="session")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Run a class, Kafka's or one beside this file, with Kafka's jars; returns its output."""
+def java_command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs a class, Kafka's or one beside this file, with Kafka's jars."""
     classes = tmp_path_factory.mktemp("classes")
     executable = find_java().executable
     jars = f"{load_jars(cache_directory()).directory}/*"
@@ -61,9 +61,15 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         check=False,
     )
     assert compiled.returncode == 0, compiled.stdout + compiled.stderr
+    return [str(executable), *JAVA_QUICK, "-cp", f"{classes}:{jars}"]
+
+
+@pytest.fixture(scope="session")
+def java(java_command: list[str]) -> Callable[..., str]:
+    """Run a class; returns its output."""
 
     def run(main: str, *arguments: str) -> str:
-        command = [str(executable), *JAVA_QUICK, "-cp", f"{classes}:{jars}", main, *arguments]
+        command = [*java_command, main, *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 out, err = process.communicate(timeout=JAVA_SECONDS)

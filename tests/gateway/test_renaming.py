@@ -136,7 +136,10 @@ def test_sessions_remembered_are_bounded() -> None:
 def test_no_client_can_pose_as_a_replica() -> None:
     outward = Outward(context(), {})
 
-    assert [outward.replica_id(n) for n in (-1, -2, 0, 3)] == [-1, -2, -1, -1]
+    assert [outward.replica_id(n) for n in (-1, -2)] == [-1, -2]
+    assert [outward.replica_id(n) for n in (0, 3, -3)] == [None] * 3  # −3 is a broker's own future replica
+    assert [outward.follower(value) for value in (-1, bytes(16), 2**63 - 1)] == [-1, bytes(16), 2**63 - 1]
+    assert [outward.follower(value) for value in (0, b"cluster", bytes(15) + b"x")] == [None] * 3
 
 
 def test_only_allowed_settings_can_be_set() -> None:

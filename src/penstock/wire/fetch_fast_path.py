@@ -23,7 +23,7 @@ ID_BYTES: Final = 16
 NULL: Final = 0xFFFF  # the length of a null client id
 EMPTY: Final = 1  # the compact count of an empty array
 LENGTH_FIRST: Final = 128  # that takes more than one byte
-CONSUMER: Final = 0xFF  # the first byte of a replica id below 0
+CONSUMER: Final = b"\xff\xff\xff\xff"  # the replica id −1
 
 _SIZE_TO_CLIENT: Final = 12  # size, API, version, correlation id
 _LIMITS_BYTES: Final = 13  # max wait, min and max bytes, isolation level
@@ -52,7 +52,7 @@ def request_session_at(
         return 0
     at += 1
     if version < STATE_FIRST:
-        if data[at] != CONSUMER:
+        if data[at : at + _REPLICA_BYTES] != CONSUMER:
             return 0
         at += _REPLICA_BYTES
     session_at = at + _LIMITS_BYTES

@@ -40,6 +40,7 @@ class Kind(StrEnum):
     TRANSACTIONAL_ID = "transactional_id"
     BROKER_ID = "broker_id"
     REPLICA_ID = "replica_id"  # of the client: −1, unless it acts as a broker
+    FOLLOWER = "follower"  # set by followers only; clients leave the default
     ENDPOINT = "endpoint"  # broker id, host and port, one after the other
     HOST = "host"  # an address without a broker id
     PORT = "port"
@@ -107,6 +108,12 @@ _KINDS: Final[dict[Kind, tuple[str, ...]]] = {
         "ListOffsetsRequest.ReplicaId",
         "OffsetForLeaderEpochRequest.ReplicaId",
         "FetchSnapshotRequest.ReplicaId",
+    ),
+    Kind.FOLLOWER: (
+        "FetchRequest.ClusterId",
+        "FetchRequest.ReplicaState.ReplicaEpoch",
+        "FetchRequest.Topics.Partitions.ReplicaDirectoryId",
+        "FetchRequest.Topics.Partitions.HighWatermark",
     ),
     Kind.HOST: ("Listeners.Host", "LeaderEndpoints.Host", "CurrentLeader.Host"),
     Kind.PORT: ("Listeners.Port", "LeaderEndpoints.Port", "CurrentLeader.Port"),

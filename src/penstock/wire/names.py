@@ -46,9 +46,12 @@ class Names:
     def broker_id(self, broker_id: int, /) -> int:
         return broker_id
 
-    def replica_id(self, replica_id: int, /) -> int:
+    def replica_id(self, replica_id: int, /) -> int | None:
         """The role a client claims: −1 is a consumer, −2 a debugging consumer, any other a broker."""
         return replica_id
+
+    def follower(self, value: bytes | int, /) -> bytes | int | None:
+        return value
 
     def endpoint(self, broker_id: int, host: bytes, port: int, /) -> tuple[int, bytes, int] | None:
         """A broker's address. The id −1 means no broker, in responses with an error."""

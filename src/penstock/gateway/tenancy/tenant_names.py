@@ -30,7 +30,9 @@ SESSIONS_REMEMBERED_MAX: Final = 64  # fetch sessions of one connection; clients
 GATEWAY_HOST: Final = b"/gateway"  # in place of a client's address, which the broker never sees
 GROUP_KEY, TRANSACTION_KEY = 0, 1  # coordinator key types
 TOPIC_CONFIG, GROUP_CONFIG = 2, 32  # config resource types
-REPLICA_NONE: Final = -1
+CONSUMERS: Final = (-1, -2)  # replica ids of consumers and debugging consumers; any other is a broker's
+# The defaults of fields that only followers set: no epoch, no directory, no high watermark.
+_FOLLOWER_DEFAULTS: Final = (-1, bytes(16), 2**63 - 1)
 NO_SESSION: Final = 0
 NO_BROKER: Final = -1
 
@@ -142,8 +144,11 @@ class Outward(Names):
         self.unknown_ids.add(topic_id)
         return self.topics.masked(topic_id)
 
-    def replica_id(self, replica_id: int) -> int:
-        return replica_id if replica_id < 0 else REPLICA_NONE
+    def replica_id(self, replica_id: int) -> int | None:
+        return replica_id if replica_id in CONSUMERS else None
+
+    def follower(self, value: bytes | int) -> bytes | int | None:
+        return value if value in _FOLLOWER_DEFAULTS else None
 
     def coordinator_key(self, key: bytes, key_type: int | None) -> bytes | None:
         return self.prefix + key if key_type in (GROUP_KEY, TRANSACTION_KEY) else None

@@ -202,7 +202,7 @@ class StreamWriter(WholeWriter):
         self.emit(f"o.append(bytes({size})); p += {size}; s = p")
 
     def tags(self, block: Block) -> None:
-        relevant = self.relevant_tags(block)
+        relevant = self.walked_tags(block)
         count = self.length("", flexible=True)
         with self.block(f"for _ in range({count}) if {count} else ():"):
             # Tag and size together, so that neither is forwarded before both are known.

@@ -45,6 +45,8 @@ _NEVER_OMITTED: Final = frozenset(
         Kind.FETCH_BYTES,
     )
 )
+# Values of a fixed size that may have no counterpart on the other side.
+_FIXED_OR_NONE: Final = frozenset((Kind.TOPIC_ID, Kind.REPLICA_ID, Kind.FOLLOWER))
 
 
 class WholeWriter(WalkWriter):
@@ -222,7 +224,7 @@ class WholeWriter(WalkWriter):
         self.emit(f"{y} = {self.call(op, x, 'p')}{unless.get(op.kind, '')}")
         packed = y if op.form == "16s" else f"{self.packer(op.form)}({y})"
         sink = self.sink()
-        may_omit = self.unless_omitted(op, y) if op.kind is Kind.TOPIC_ID else nullcontext()
+        may_omit = self.unless_omitted(op, y) if op.kind in _FIXED_OR_NONE else nullcontext()
         with self.block(f"if {y} != {x}:"), may_omit:
             self.emit(f"{sink}.append(b[s:p]); {sink}.append({packed}); s = p + {size}")
             if local and self.plan.direction is Direction.REQUEST:
@@ -356,12 +358,12 @@ class WholeWriter(WalkWriter):
                 self.emit(f"  del o[{ke}:]; o.append(b[{se}:{start}]); o.append(b'\\xff'); s = p")
 
     def tags(self, block: Block) -> None:
-        relevant = self.relevant_tags(block)
+        relevant = self.walked_tags(block)
         if not relevant:
             self.skip_tags()
             return
         count = self.length("", flexible=True)
-        with self.block(f"for _ in range({count}):"):
+        with self.block(f"for _ in range({count}) if {count} else ():"):
             tag_at = self.fresh("a")
             self.emit(f"{tag_at} = p")
             tag = self.length("", flexible=True)
@@ -376,8 +378,14 @@ class WholeWriter(WalkWriter):
             self.emit("else:")
             self.skip(size)
 
-    def relevant_tags(self, block: Block) -> list[Block]:
-        """The known tagged fields that contain a name to rewrite."""
+    def walked_tags(self, block: Block) -> list[Block]:
+        """The known tagged fields that are read: in a response, those that contain a name to rewrite.
+
+        In a request all of them. Brokers ignore the size of a field they know, so skipping one by the size a
+        client claims could skip what a broker reads.
+        """
+        if self.plan.direction is Direction.REQUEST:
+            return block.inner
         return [tag for tag in block.inner if any(self.renames(op) for op in tag.descendants())]
 
     def known_tag(self, tag: Block, tag_at: str, size_at: str, size: str) -> None:

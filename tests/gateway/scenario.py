@@ -9,7 +9,8 @@
 The first word of a line is one of these:
 
     tenant    its limits: ingress=, egress=, requests=, request_time=, partition_changes= (a second),
-              partitions_max=, request_bytes_max=, fetch_sessions_max=; auto_create_topics=1
+              partitions_max=, request_bytes_max=, fetch_sessions_max=, share_sessions_max=;
+              auto_create_topics=1
     bounds    of the gateway, such as in_flight_max=4
     knows     a topic whose id the gateway has seen in a response
     before    `before login`: the connection has not logged in yet

@@ -20,7 +20,7 @@ VERSIONS = {  # where a line names none
     "ApiVersions": 0, "CreatePartitions": 3, "CreateTopics": 5, "DeleteTopics": 1, "DescribeAcls": 3,
     "Fetch": 12, "Heartbeat": 0, "ListGroups": 3, "Metadata": 12, "Produce": 11, "SaslAuthenticate": 2,
     "SaslHandshake": 1, "DescribeConfigs": 4, "AlterConfigs": 2, "FindCoordinator": 3, "JoinGroup": 5,
-    "ConsumerGroupDescribe": 1, "ShareGroupDescribe": 1, "IncrementalAlterConfigs": 1,
+    "ConsumerGroupDescribe": 1, "ShareGroupDescribe": 1, "IncrementalAlterConfigs": 1, "ShareFetch": 1,
 }  # fmt: skip
 
 
@@ -54,6 +54,11 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
             body = {"MaxWaitMs": 1, "MinBytes": 1, "MaxBytes": int(fields.pop("max", "1000000"))}
             body |= {"SessionId": session, "SessionEpoch": epoch}
             body["Topics"] = [{**named, "Partitions": [row]}]
+        case "ShareFetch":
+            body = {"GroupId": fields.pop("group", "g"), "MemberId": fields.pop("member", "m")}
+            body |= {"ShareSessionEpoch": int(fields.pop("epoch", "0")), "MaxWaitMs": 1, "MinBytes": 1}
+            body |= {"MaxBytes": 1000, "MaxRecords": 1, "BatchSize": 1, "ForgottenTopicsData": []}
+            body["Topics"] = [{"TopicId": topic_id(topic), "Partitions": []}]
         case "Heartbeat":
             body = {"GroupId": fields.pop("group", "g"), "GenerationId": 1, "MemberId": "m"}
         case "JoinGroup":
@@ -77,10 +82,9 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
             body = {"Topics": [{"Name": topic, "Count": count, "Assignments": None}], "TimeoutMs": 1}
         case "DeleteTopics":
             body = {"TopicNames": [topic], "TimeoutMs": 1}
-        case "SaslHandshake":
-            body = {"Mechanism": fields.pop("mechanism", "PLAIN")}
-        case "SaslAuthenticate":
-            body = {"AuthBytes": b"\0key\0secret"}
+        case "SaslHandshake" | "SaslAuthenticate":
+            mechanism = fields.pop("mechanism", "PLAIN")
+            body = {"Mechanism": mechanism} if api == "SaslHandshake" else {"AuthBytes": b"\0key\0secret"}
         case "FindCoordinator":
             body = {"Key": fields.pop("key", "g"), "KeyType": 0}
         case "ConsumerGroupDescribe" | "ShareGroupDescribe":
@@ -202,6 +206,8 @@ def fact(body: Any, name: str) -> Any:
         "epoch": ("SessionEpoch",), "host": ("Host",), "topic_id": ("TopicId",),
         "topics": ("TopicNames",), "groups": ("Groups",), "names": ("ResourceName",), "configs": ("Name",),
         "operations": ("ConfigOperation",), "errors": ("ErrorCode",),
+        "epoch": ("SessionEpoch", "ShareSessionEpoch"), "host": ("Host",), "topic_id": ("TopicId",),
+        "topics": ("TopicNames",), "groups": ("Groups",),
     }.get(name, (name,))  # fmt: skip
     values = list(_values(body, fields))
     if name == "groups":

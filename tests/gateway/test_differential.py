@@ -60,7 +60,7 @@ _size = struct.Struct(">i")
 
 
 class KafkaParser:
-    """Kafka's parser in a process of its own."""
+    """Kafka's parser in a separate process."""
 
     def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen(

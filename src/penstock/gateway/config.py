@@ -86,6 +86,7 @@ class TenantLimits:
     connections_max: int = 1000
     connection_attempts_per_second: float = 80.0
     fetch_sessions_max: int = 200  # on each broker; further fetches go without a session
+    share_sessions_max: int = 200  # on each broker; further ones are refused
     partitions_max: int | None = None  # of all topics, before replication
     request_bytes_max: int | None = None  # of one request; a larger one closes the connection, as in Kafka
 

@@ -234,6 +234,7 @@ def _tenant(section: Section) -> Tenant:
             limits.integer("connections_max", default.connections_max, at_least=0, at_most=1_000_000),
             limits.positive("connection_attempts_per_second", default.connection_attempts_per_second),
             limits.integer("fetch_sessions_max", default.fetch_sessions_max, at_least=0, at_most=1_000_000),
+            limits.integer("share_sessions_max", default.share_sessions_max, at_least=0, at_most=1_000_000),
             limits.optional_integer("partitions_max", at_least=0, at_most=PARTITIONS_MAX),
             limits.optional_integer("request_bytes_max", at_least=1024, at_most=REQUEST_BYTES_MAX),
         ),

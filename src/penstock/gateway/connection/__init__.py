@@ -17,6 +17,7 @@ Modules:
   routes            the table of `tenancy.apis`, prepared for the data path
   scram_login       the login to a broker, as frames and responses
   services          what a gateway lends to its connections
+  share_session     the share session of a connection
   stages            the stages that every frame passes, in order
   states            the states of a connection, and why its client is not read
   throttle          charges a connection's use to its tenant's quota, and queues what exceeds it

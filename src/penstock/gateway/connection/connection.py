@@ -569,6 +569,7 @@ class Connection:
         if self.sample is not None:
             self.sample.closed()
         self.work.stop()
+        self.local_requests.share_session.ended()
 
     def _close(self, reason: str) -> None:
         self.closed = True

@@ -18,6 +18,7 @@ from penstock.gateway.connection.error_responses import error_response
 from penstock.gateway.connection.login import handshake_response
 from penstock.gateway.connection.routes import API_VERSIONS
 from penstock.gateway.connection.scram_login import CLIENT_ID, scram_login
+from penstock.gateway.connection.share_session import ShareSession
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.limits.partition_limits import CREATE_TOPICS, STRICT_FIRST, decide_partitions
 from penstock.gateway.limits.throttle_queue import WAIT_SECONDS_MAX
@@ -89,11 +90,12 @@ _CODES: Final = {
 class LocalRequests:
     """The gateway's own work for one connection."""
 
-    __slots__ = ("connection", "mechanism_agreed")
+    __slots__ = ("connection", "mechanism_agreed", "share_session")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.mechanism_agreed = False
+        self.share_session = ShareSession(connection)
 
     @property
     def context(self) -> TenantContext:
@@ -251,6 +253,10 @@ class LocalRequests:
         match request.api:
             case "Metadata" | "DescribeCluster" if request.body.get(OPERATIONS_REQUESTED):
                 connection.work.start(self.with_operations(request, route), PLATFORM_REQUEST_SECONDS)
+            case "ShareFetch" | "ShareAcknowledge" if not self.share_session.admits(request):
+                connection.deny(Denial.SHARE_SESSIONS, api=request.api)
+                text = self.share_session.refusal()
+                self.respond_error(request, Code.SHARE_SESSION_LIMIT_REACHED, text)
             case "Metadata" | "ShareFetch" | "ShareAcknowledge":
                 unknown = request_rewriting.unknown_ids(request, context.topics)
                 if request.api != "Metadata":
@@ -273,9 +279,12 @@ class LocalRequests:
                 connection.work.start(self.create_partitions(request, route), seconds)
 
     def forward_with_ids(self, request: Request, route: Route) -> None:
-        rewrite = request_rewriting.metadata if request.api == "Metadata" else request_rewriting.share
+        if request.api == "Metadata":
+            rewrite = request_rewriting.metadata
+            then = auto_creation.then(self, request, route) if auto_creation.applies(self, request) else None
+        else:
+            rewrite, then = request_rewriting.share, self.share_session.on_close(request, route)
         changed = rewrite(request, self.context.prefix.decode(), self.context.topics)
-        then = auto_creation.then(self, request, route) if auto_creation.applies(self, request) else None
         self.connection.forward(encode_request(changed), request.correlation_id, route, then)
 
     def forward_after_look_up(self, request: Request, route: Route, ids: list[UUID]) -> Work:

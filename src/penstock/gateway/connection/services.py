@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.balance.replica_placement import spread
 from penstock.gateway.connection.request_sampling import RequestSampling
 from penstock.gateway.limits.metering import Acks
+from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.tenant_quota import Quotas
 from penstock.gateway.tenancy.telemetry import Telemetry
 
@@ -47,6 +48,7 @@ class Services:
     calibration: Calibration | None = None
     acks: Acks = field(default_factory=Acks)
     sampling: RequestSampling = field(default_factory=lambda: RequestSampling(0.0))
+    share_sessions: ShareSessions = field(default_factory=ShareSessions)
     telemetry: Telemetry = field(default_factory=Telemetry)
     platform: PlatformClient | None = None  # set when the gateway starts
     names: Callable[[Outward], Names] = renamed  # of requests; tests switch renaming off

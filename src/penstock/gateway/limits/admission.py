@@ -39,6 +39,7 @@ class Denial(StrEnum):
     TOO_LARGE = "too_large"
     API_REFUSED = "api_refused"
     NAME_REFUSED = "name_refused"
+    SHARE_SESSIONS = "share_sessions"
     KEY_REVOKED = "key_revoked"
     UPSTREAM = "upstream"  # the broker cannot be reached, or its response cannot be passed on
 

@@ -30,6 +30,7 @@ from penstock.gateway.connection.scram_login import KEYS_KEPT_MAX
 from penstock.gateway.connection.services import Services
 from penstock.gateway.limits.admission import Admission, Denial
 from penstock.gateway.limits.metering import Source, Usage
+from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.limits.tenant_quota import Quotas
 from penstock.gateway.process.listener_sockets import bind_port
@@ -103,6 +104,7 @@ class Gateway:
             tuner=tuner,
             calibration=calibration,
             sampling=RequestSampling(settings.log_sample),
+            share_sessions=ShareSessions(self.counters),
         )
         self.anonymous_usage = Usage()
         self.usage: dict[LogicalClusterId, Usage] = {}

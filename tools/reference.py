@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.control.api.app import make_api
 from penstock.gateway.connection.states import NEXT, State
 from penstock.gateway.tenancy.apis import table
+from penstock.gateway.tenancy.tenant_configs import GROUP_CONFIGS, REFUSED_CONFIGS, TOPIC_CONFIGS
 from penstock.model.errors import RANGES, PenstockError, area_of, catalogue
 from penstock.wire.definitions import load
 from tests.gateway.tables import TABLES, WORDS
@@ -93,6 +94,27 @@ def apis_page() -> str:
         span = str(versions[0]) if len(versions) == 1 else f"{versions[0]}–{versions[-1]}"
         lines.append(f"| {key} | {api} | {span} | {direction} | {verdict} | {why} |")
     return APIS_INTRODUCTION + "\n".join(lines) + "\n"
+
+
+CONFIGS_INTRODUCTION = """\
+# Settings a tenant may change
+
+CreateTopics, IncrementalAlterConfigs and AlterConfigs take these settings with these values. Any other value
+or setting is refused with INVALID_CONFIG, which names the setting, the value and what is allowed. Brokers may
+restrict settings of groups further.
+
+`python -m tools.reference` generates this page from the code.
+"""
+
+
+def configs_page() -> str:
+    parts = [CONFIGS_INTRODUCTION]
+    for kind, configs in (("topics", TOPIC_CONFIGS), ("groups", GROUP_CONFIGS)):
+        parts.append(f"\n## Of {kind}\n\n| setting | allowed |\n|---|---|")
+        parts += [f"| `{name}` | {allowed} |" for name, allowed in configs.items()]
+    refused = ", ".join(f"`{name}`" for name in REFUSED_CONFIGS)
+    parts.append(f"\n## Refused\n\nThese are the platform's: {refused}.")
+    return "\n".join(parts) + "\n"
 
 
 CLIENTS_INTRODUCTION = """\
@@ -185,6 +207,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/openapi.json": openapi_page,
     "docs/gateway-apis.md": apis_page,
     "docs/gateway-clients.md": clients_page,
+    "docs/gateway-settings.md": configs_page,
 }
 
 

@@ -203,11 +203,9 @@ def fact(body: Any, name: str) -> Any:
     fields = {
         "group": ("GroupId",), "topic": ("Name", "Topic", "ResourceName"), "error": ("ErrorCode",),
         "throttle": ("ThrottleTimeMs",), "max": ("MaxBytes",), "session": ("SessionId",), "key": ("Key",),
-        "epoch": ("SessionEpoch",), "host": ("Host",), "topic_id": ("TopicId",),
+        "epoch": ("SessionEpoch", "ShareSessionEpoch"), "host": ("Host",), "topic_id": ("TopicId",),
         "topics": ("TopicNames",), "groups": ("Groups",), "names": ("ResourceName",), "configs": ("Name",),
         "operations": ("ConfigOperation",), "errors": ("ErrorCode",),
-        "epoch": ("SessionEpoch", "ShareSessionEpoch"), "host": ("Host",), "topic_id": ("TopicId",),
-        "topics": ("TopicNames",), "groups": ("Groups",),
     }.get(name, (name,))  # fmt: skip
     values = list(_values(body, fields))
     if name == "groups":

@@ -10,6 +10,7 @@ Modules:
   request_rewriting    rebuilds requests: metadata, topics, partitions, share sessions, configs
   telemetry            clients' own metrics (KIP-714)
   tenant_acls          translates a tenant's ACLs to Kafka's and back
+  tenant_configs       the settings a tenant may change, with their ranges, and those it is shown
   tenant_names         renames topics, groups and ids in both directions
   tenant_provisioning  creates a tenant's users, ACLs and byte rates in Kafka
   topic_ids            which topic ids are a tenant's, and masks for the others

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.gateway.tenancy.request_rewriting import PARTITIONS_DEFAULT, REPLICAS_DEFAULT
+from penstock.gateway.tenancy.tenant_configs import SHOWN_BROKER_CONFIGS
 from penstock.kafka.admin import quotas
 from penstock.kafka.admin.configs import ResourceKind
 from penstock.model.events import Dimension
@@ -24,13 +25,6 @@ RATE_OF: Final = {
     # Kafka counts request time in percent of one thread.
     Dimension.REQUEST_TIME_US: (quotas.REQUEST_PERCENTAGE, 100 / 1e6),
 }
-# Broker settings that tools read and that reveal nothing about the machines. The rest is the platform's.
-BROKER_CONFIGS: Final = (
-    "compression.type", "delete.topic.enable", "group.initial.rebalance.delay.ms",
-    "group.max.session.timeout.ms", "group.min.session.timeout.ms", "log.cleanup.policy",
-    "log.message.timestamp.type", "log.retention.bytes", "log.retention.ms", "log.segment.bytes",
-    "message.max.bytes", "min.insync.replicas", "offsets.retention.minutes", "transaction.max.timeout.ms",
-)  # fmt: skip
 _STATIC: Final = 4  # config source: the broker's properties file
 _STRING: Final = 2  # config type
 
@@ -99,7 +93,7 @@ def broker_config(
         "default.replication.factor": str(min(REPLICAS_DEFAULT, brokers)),
         "num.partitions": str(PARTITIONS_DEFAULT),
     }
-    shown = {entry["Name"]: entry["Value"] for entry in entries if entry["Name"] in BROKER_CONFIGS}
+    shown = {entry["Name"]: entry["Value"] for entry in entries if entry["Name"] in SHOWN_BROKER_CONFIGS}
     keys = resource["ConfigurationKeys"]
     return {
         "ErrorCode": Code.NONE,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.gateway.tenancy import cluster_view, tenant_acls
+from penstock.gateway.tenancy import cluster_view, tenant_acls, tenant_configs
 from penstock.gateway.tenancy.tenant_acls import ACLS_OF_ACCOUNT_MAX, ENTRIES_MAX, Rejection
 from penstock.kafka.admin.configs import ResourceKind
 from penstock.model.entities import Role
@@ -220,7 +220,7 @@ async def broker_configs(requested: Sequence[Mapping[str, Any]], caller: Caller,
         if not owner or not name.isdecimal() or int(name) not in caller.brokers:
             results.append(config_refused(resource, NOT_OWNER if not owner else NO_BROKER))
             continue
-        entries = await caller.platform.broker_configs(int(name), cluster_view.BROKER_CONFIGS)
+        entries = await caller.platform.broker_configs(int(name), tenant_configs.SHOWN_BROKER_CONFIGS)
         brokers, auto = len(caller.brokers), caller.tenant.auto_create_topics
         results.append(
             cluster_view.broker_config(resource, entries, brokers, version, auto_create_topics=auto)

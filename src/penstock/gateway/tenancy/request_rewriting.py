@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from penstock.balance.replica_placement import PARTITIONS_MAX, PlacementRequest, fits
-from penstock.gateway.tenancy.tenant_names import CONFIGS_ALLOWED, GROUP_CONFIG, TOPIC_CONFIG
+from penstock.gateway.tenancy.tenant_configs import TENANT_CONFIGS, config_refusal
+from penstock.gateway.tenancy.tenant_names import GROUP_CONFIG, TOPIC_CONFIG
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX
 from penstock.wire.error_codes import Code
 
@@ -246,13 +247,12 @@ def replaced_configs(resource: Body, current: Mapping[str, Any], prefix: str) ->
     requested = [
         config
         for config in resource["Configs"]
-        if config["Name"].encode() in CONFIGS_ALLOWED
-        or (config["Name"], config["Value"]) not in present.items()
+        if config["Name"] in TENANT_CONFIGS or (config["Name"], config["Value"]) not in present.items()
     ]
     if refusal := _bad_configs("", requested):
         return config_entry(shown, refusal)
     names = {config["Name"] for config in requested}
-    removed = [name for name in present if name.encode() in CONFIGS_ALLOWED and name not in names]
+    removed = [name for name in present if name in TENANT_CONFIGS and name not in names]
     changes = [{**config, "ConfigOperation": SET} for config in requested]
     changes += [{"Name": name, "ConfigOperation": DELETE, "Value": None} for name in removed]
     return {**resource, "Configs": changes}
@@ -296,8 +296,9 @@ def _bad_name(name: str, tenant: Tenant) -> Refused | None:
 
 def _bad_configs(name: str, configs: Sequence[Mapping[str, Any]]) -> Refused | None:
     for config in configs:
-        if config["Name"].encode() not in CONFIGS_ALLOWED:
-            return Refused(name, Code.INVALID_CONFIG, f"{config['Name']} cannot be set by tenants.")
+        text = config_refusal(config["Name"], config["Value"], config.get("ConfigOperation"))
+        if text is not None:
+            return Refused(name, Code.INVALID_CONFIG, text)
     return None
 
 

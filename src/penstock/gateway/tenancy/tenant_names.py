@@ -14,6 +14,7 @@ from penstock.gateway.limits.partition_reservations import Reservations
 from penstock.gateway.tenancy.apis import INWARD_KINDS, OUTWARD_KINDS
 from penstock.gateway.tenancy.fetch_sessions import FetchSessions
 from penstock.gateway.tenancy.name_patterns import add_prefix, remove_prefix
+from penstock.gateway.tenancy.tenant_configs import TENANT_CONFIGS
 from penstock.gateway.tenancy.topic_ids import TopicIds, UnknownIds
 from penstock.model.errors.gateway import BrokersUnknown
 from penstock.model.errors.plans import NameRefused
@@ -39,22 +40,6 @@ NO_BROKER: Final = -1
 # Broker messages that match are blanked: they may reveal other tenants or addresses.
 _PRIVATE: Final = re.compile(
     rb"lkc-[0-9a-z]{6}_|_penstock|User:|\b\d{1,3}(?:\.\d{1,3}){3}\b|[Ll]istener|:\d{4,5}\b|ConnectionId|Principal"
-)
-
-# What a tenant may set on its topics and groups. The other settings control replication, which is the
-# platform's.
-CONFIGS_ALLOWED: Final = frozenset(
-    b"""
-    cleanup.policy compression.type compression.gzip.level compression.lz4.level compression.zstd.level
-    delete.retention.ms file.delete.delay.ms flush.messages flush.ms index.interval.bytes
-    max.compaction.lag.ms max.message.bytes message.timestamp.after.max.ms message.timestamp.before.max.ms
-    message.timestamp.type min.cleanable.dirty.ratio min.compaction.lag.ms min.insync.replicas preallocate
-    retention.bytes retention.ms segment.bytes segment.index.bytes segment.jitter.ms segment.ms
-    local.retention.bytes local.retention.ms remote.storage.enable
-    consumer.heartbeat.interval.ms consumer.session.timeout.ms
-    share.auto.offset.reset share.heartbeat.interval.ms share.isolation.level share.record.lock.duration.ms
-    share.session.timeout.ms
-    """.split()
 )
 
 
@@ -159,7 +144,7 @@ class Outward(Names):
         return self.prefix + name if resource_type == GROUP_CONFIG else None
 
     def config_name(self, name: bytes) -> bytes | None:
-        return name if name in CONFIGS_ALLOWED else None
+        return name if name.decode(errors="replace") in TENANT_CONFIGS else None
 
     def topic_regex(self, regex: bytes) -> bytes | None:
         return add_prefix(self.prefix, regex)

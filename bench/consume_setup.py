@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 PEER = Path(__file__).parent / "peers" / "parallelconsumer"
 PYRALLEL = Path(__file__).parent / "peers" / "pyrallel" / "peer.py"
 PYTHON = "PENSTOCK_BENCH_PYTHON"  # an interpreter for Pyrallel-Consumer, if ours is too old
-CLUSTER = {"port": 0, "combined": True, "brokers": 1, "zones": ["a"], "jit": "full", "heap": 1024}
+CLUSTER = {
+    "port": 0, "combined": True, "brokers": 1, "zones": ["a"], "jit": "full", "heap": 1024,
+    "config": {"group.initial.rebalance.delay.ms": 0},
+}  # fmt: skip
 MAVEN_SECONDS_MAX = 300
 PARTITIONS = 8
 

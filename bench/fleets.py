@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 async def start_fleet(home: Path, shape: Mapping[str, Any]) -> LocalFleet:
-    """Starts a fleet of one cluster; returns when every node is ready."""
-    fleet = open_fleet(parse_fleet({"clusters": [dict(shape)]}), Layout(home), await obtain_runtime())
+    """Starts a fleet of one cluster, without a delay for new groups; returns when every node is ready."""
+    config = {"group.initial.rebalance.delay.ms": 0, **shape.get("config", {})}
+    spec = parse_fleet({"clusters": [{**shape, "config": config}]})
+    fleet = open_fleet(spec, Layout(home), await obtain_runtime())
     await fleet.prepare()
     for node in fleet.nodes:
         await node.start()

@@ -40,6 +40,11 @@ def test_the_properties_the_platform_needs_are_set() -> None:
     assert int(actual["socket.listen.backlog.size"]) == LISTEN_BACKLOG >= 1000
 
 
+def test_groups_behave_as_in_kafka() -> None:
+    """Some clients expect that the members of a new group join together, within Kafka's delay."""
+    assert "group.initial.rebalance.delay.ms" not in properties()
+
+
 @pytest.mark.parametrize("name", ["b1", "c1001"])
 def test_access_is_denied_by_default(name: str) -> None:
     actual = properties(name)

@@ -158,7 +158,10 @@ class Fleet:
 
 
 async def _open(home: Path, cluster: Mapping[str, Any]) -> LocalFleet:
-    local = open_fleet(parse_fleet({"clusters": [dict(cluster)]}), Layout(home), await obtain_runtime())
+    # Without Kafka's delay of 3 s before the first assignment of every group that a test creates.
+    config = {"group.initial.rebalance.delay.ms": 0, **cluster.get("config", {})}
+    shape = {**cluster, "config": config}
+    local = open_fleet(parse_fleet({"clusters": [shape]}), Layout(home), await obtain_runtime())
     await local.prepare()
     return local
 

@@ -162,7 +162,6 @@ def _small_fleet() -> dict[str, str]:
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.num.partitions": "2",
         "share.coordinator.state.topic.num.partitions": "2",
-        "group.initial.rebalance.delay.ms": "0",
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
         "num.network.threads": "2",
         "num.io.threads": "4",

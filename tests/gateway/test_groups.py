@@ -44,6 +44,17 @@ def test_java_consumers_by_pattern_and_in_share_groups_stay_in_their_own_cluster
         ]
 
 
+def test_a_share_consumer_continues_after_one_of_its_topics_is_deleted(
+    java: Callable[..., str], ada: Access, unique: Callable[[str], str]
+) -> None:
+    """Its forgotten topic must reach the broker, which fails every later fetch of the session otherwise."""
+    printed = java(
+        "ShareAfterDeletion", ada.bootstrap, unique("orders"), unique("readers"), ada.key, ada.secret
+    )
+
+    assert printed.splitlines() == ["consumed both", "consumed after the deletion"]
+
+
 def test_librdkafka_consumes_by_kip_848_by_name_and_by_pattern(
     ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:

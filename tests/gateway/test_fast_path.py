@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -19,10 +20,15 @@ from tests.gateway.wires import TENANT, Wire, quiet_gateway, serving_session
 
 if TYPE_CHECKING:
     from penstock.gateway.process.session import Session
+    from penstock.model.events import AckRange
 
 PREFIX = TENANT.prefix.decode()
 TOPICS = {"t": UUID(int=7), "orders": UUID(int=8), "x" * 130: UUID(int=9)}
 VERSIONS = [v for v in load().request("Produce").valid_versions if v >= 7]
+
+
+def kafka_id(topic_id: UUID) -> str:
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
 def batch(count: int, size: int) -> bytes:
@@ -76,13 +82,10 @@ def new(*, fast_path: bool) -> tuple[Session, Wire, Wire]:
     return session, client, broker
 
 
-def acknowledged(session: Session) -> dict[Any, list[int]]:
-    """First, last and count over all seconds: two responses may fall into different seconds."""
-    ranges: dict[Any, list[int]] = {}
-    for key, (first, last, count, _) in session.server.services.acks.ranges.items():
-        low, high, total = ranges.get(key[:3], [first, last, 0])
-        ranges[key[:3]] = [min(low, first), max(high, last), total + count]
-    return ranges
+def acknowledged(session: Session) -> list[AckRange]:
+    """All acknowledged ranges so far."""
+    gateway = session.server
+    return [one for record in gateway.services.acks.last(gateway.report_source) for one in record]
 
 
 requests = st.tuples(
@@ -164,7 +167,11 @@ async def test_a_repeated_request_and_its_response_are_not_parsed_again(version:
 
     assert session.connection.usage.requests == 2
     assert [int.from_bytes(one[:4]) for one in client.frames()] == [0, 1]
-    assert acknowledged(session) == {(TOPICS["t"].bytes, 0, 1): [0, 1, 2]}
+    (ack_range,) = acknowledged(session)
+    assert (ack_range.topic_id, ack_range.partition, ack_range.acks) == (kafka_id(TOPICS["t"]), 0, 1)
+    assert (ack_range.first, ack_range.last, ack_range.records) == (0, 1, 2)
+    assert ack_range.bytes == len(batch(1, 50)) + len(batch(1, 51))
+    assert ack_range.max_timestamp_ms == 1
 
 
 async def test_a_cached_head_does_not_validate_the_rest_of_a_frame() -> None:
@@ -212,7 +219,7 @@ async def test_a_response_with_an_error_is_parsed_and_its_text_cleaned() -> None
     )
 
     assert b"lkc-" not in client.written
-    assert [gathered[2] for gathered in session.server.services.acks.ranges.values()] == [1]
+    assert [ack_range.records for ack_range in acknowledged(session)] == [1]
 
 
 async def test_cached_requests_are_bounded() -> None:

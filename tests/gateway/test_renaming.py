@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.balance.replica_placement import spread
 from penstock.gateway.config import Broker, Tenant
 from penstock.gateway.connection.error_responses import error_response
-from penstock.gateway.limits.metering import Acks, Source, Usage
+from penstock.gateway.limits.metering import Source, Usage
 from penstock.gateway.tenancy import apis, request_rewriting
 from penstock.gateway.tenancy.tenant_names import Inward, LearningInward, Outward, TenantContext
 from penstock.gateway.tenancy.topic_ids import TopicIds, UnknownIds
@@ -361,25 +361,6 @@ def test_offered_versions_are_those_both_sides_know() -> None:
 # Metering
 
 SOURCE = Source(PhysicalClusterId("pkc-000001"), "gw", "run")
-
-
-def test_acknowledged_offsets_become_ranges_by_second() -> None:
-    acks = Acks()
-    acks.second = 50
-    sent = [(b"n", 0, 100, 4), (b"n", 1, 100, 0), (b"n", 2, 100, 0)]
-
-    acks.record(-1, sent, [(b"n", 0, 0, 10, 3), (b"n", 1, 6, -1, -1), (b"n", 2, 0, 7, -1)], {b"n": ID})
-    acks.record(-1, sent[:1], [(b"n", 0, 0, 15, 4)], {b"n": ID})
-    early = list(acks.complete(SOURCE))
-    acks.second = 51
-    done = sorted(acks.complete(SOURCE), key=lambda one: one.partition)
-
-    assert early == []
-    assert [(o.partition, o.first, o.last, o.records, o.log_start) for o in done] == [
-        (0, 10, 19, 10, 4),
-        (2, 7, 7, 1, 0),
-    ]
-    assert not acks.ranges
 
 
 def test_usage_reports_are_cumulative() -> None:

@@ -34,7 +34,7 @@ from penstock.model.errors.gateway import (
     UpstreamUnreachable,
 )
 from penstock.model.errors.wire import BrokerUnreachable, BrokerUntrusted, LoginRefused
-from penstock.model.events import AckRange, UsageReport
+from penstock.model.events import AckRanges, UsageReport
 from penstock.model.ids import BrokerId, PhysicalClusterId
 from penstock.wire.error_codes import Code
 from tests.harness.fleet import wait_for
@@ -233,7 +233,7 @@ def test_usage_and_acknowledged_ranges_are_published(
     assert producer.flush(SECONDS) == 0
 
     def ranges() -> list[tuple[int, int]]:
-        return [(e.first, e.last) for e in list(events) if isinstance(e, AckRange)]
+        return [(one.first, one.last) for e in list(events) if isinstance(e, AckRanges) for one in e]
 
     wait_for(lambda: sum(last - first + 1 for first, last in ranges()) == 10, what="ten acknowledged records")
     reports = [e for e in events if isinstance(e, UsageReport)]

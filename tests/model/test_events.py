@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.model import events, key_names
 from penstock.model.errors.events import EventFieldInvalid, EventOfAnotherKind, EventTooNew, EventUnreadable
 from penstock.model.events import (
-    AckRange,
+    AckRanges,
     AuditEvent,
     BrokerPressure,
     HealthProbe,
@@ -68,18 +68,20 @@ EXAMPLES: tuple[Event, ...] = (
         time_ms=1_800_000_010_733,
         latency_us=6_214,
     ),
-    AckRange(
+    AckRanges(
         cluster=CLUSTER,
-        topic_id="Q3zjA1bKTq6v0mXe2m9xZw",
-        partition=5,
-        second=1_800_000_010,
         gateway="b2",
         incarnation="3f9c2a71",
-        acks=events.ACKS_ALL,
-        first=120_400,
-        last=120_911,
-        records=512,
-        log_start=3_000,
+        sequence=17,
+        since_ms=1_800_000_000_000,
+        time_ms=1_800_000_010_000,
+        ranges={
+            "Q3zjA1bKTq6v0mXe2m9xZw": (
+                (5, events.ACKS_ALL, 120_400, 512, 512, 61_440, 1_800_000_009_120, 3_000),
+                (6, events.ACKS_LEADER, 0, 10, 4, 480, -1, 0),
+            )
+        },
+        lost=3,
     ),
     AuditEvent(
         id="0190f0c2-6e2b-7cc1-9d1e-2f64c1a0b9aa",
@@ -137,21 +139,35 @@ FACTS = st.none() | st.dictionaries(TEXT, JSON, max_size=3)
 
 
 @st.composite
-def ack_ranges(draw: st.DrawFn) -> AckRange:
+def ack_rows(draw: st.DrawFn) -> tuple[int, ...]:
+    offsets = draw(st.integers(1, 1 << 40))
+    acks, records = draw(st.sampled_from([-1, 1])), draw(st.integers(1, offsets))
     first = draw(st.integers(0, 1 << 62))
-    span = draw(st.integers(1, 1 << 40))
-    return AckRange(
+    return (
+        draw(COUNT),
+        acks,
+        first,
+        offsets,
+        records,
+        draw(COUNT),
+        draw(st.integers(-1, 1 << 62)),
+        draw(COUNT),
+    )
+
+
+@st.composite
+def ack_ranges(draw: st.DrawFn) -> AckRanges:
+    rows = st.lists(ack_rows(), max_size=3).map(tuple)
+    return AckRanges(
         cluster=CLUSTER,
-        topic_id=draw(TEXT),
-        partition=draw(COUNT),
-        second=draw(COUNT),
         gateway=draw(TEXT),
         incarnation=draw(TEXT),
-        acks=draw(st.sampled_from([-1, 1])),
-        first=first,
-        last=first + span - 1,
-        records=draw(st.integers(1, span)),
-        log_start=draw(COUNT),
+        sequence=draw(COUNT),
+        since_ms=draw(COUNT),
+        time_ms=draw(COUNT),
+        ranges=draw(st.dictionaries(TEXT, rows, max_size=3)),
+        lost=draw(COUNT),
+        final=draw(st.booleans()),
     )
 
 

@@ -20,8 +20,8 @@ IDENTITY = UUID(int=7)
 BROKERS_ID = bytes(byte ^ 0x55 for byte in IDENTITY.bytes)  # what `Outward` makes of it
 
 
-def batch(last_offset_delta: int) -> bytes:
-    return bytes(23) + last_offset_delta.to_bytes(4, "big") + bytes(34)
+def batch(last_offset_delta: int, max_timestamp: int) -> bytes:
+    return bytes(23) + last_offset_delta.to_bytes(4) + bytes(8) + max_timestamp.to_bytes(8) + bytes(18)
 
 
 def observed_in(
@@ -44,7 +44,7 @@ def test_a_produce_request_reports_acks_and_the_records_of_each_partition(
     version: int, limits: Limits
 ) -> None:
     partitions = [
-        {"Index": 4, "Records": batch(9)},
+        {"Index": 4, "Records": batch(9, 1_800_000_000_000)},
         {"Index": 5, "Records": b"short"},
         {"Index": 6, "Records": None},
     ]
@@ -54,7 +54,7 @@ def test_a_produce_request_reports_acks_and_the_records_of_each_partition(
     rows = observed_in("Produce", version, body, Direction.REQUEST, limits)
 
     topic = BROKERS_ID if version == 13 else PHYSICAL.encode()
-    assert rows == [(1,), (topic, 4, 61, 9), (topic, 5, 5, -1), (topic, 6, 0, -1)]
+    assert rows == [(1,), (topic, 4, 61, 9, 1_800_000_000_000), (topic, 5, 5, -1, -1), (topic, 6, 0, -1, -1)]
 
 
 @pytest.mark.parametrize(("version", "log_start"), [(4, -1), (8, 2), (12, 2)])
@@ -68,7 +68,7 @@ def test_a_produce_response_reports_offsets_and_errors_as_the_broker_sent_them(
 
     rows = observed_in("Produce", version, body, Direction.RESPONSE, WHOLE)
 
-    assert rows == [(PHYSICAL.encode(), 4, 29, 100, log_start)]
+    assert rows == [(PHYSICAL.encode(), 4, 29, 100, -1, log_start)]
 
 
 @pytest.mark.parametrize("limits", [WHOLE, STREAM], ids=["whole", "stream"])

@@ -15,6 +15,7 @@ from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.limits.shared_counters import WORKERS_MAX
 from penstock.gateway.process.run import DRAIN_SECONDS_MORE, run_gateway
 from penstock.gateway.process.run_file import end, headline_metrics, running
+from penstock.gateway.process.tenant_source import provision_gateways
 from penstock.gateway.settings import Bounds, read_gateway_file
 from penstock.gateway.tenancy.tenant_provisioning import provision as provision_tenants
 from penstock.kafka.client import Client
@@ -23,6 +24,7 @@ from penstock.model.api_keys import new_api_key
 from penstock.model.errors import Exit
 from penstock.model.errors.gateway import GatewayNotRunning
 from penstock.model.plural import counted
+from penstock.quota.topics import ensure_acks_topic
 
 app = App(name="gateway", help="Gateways: run, status, drain, provision, keys.")
 
@@ -109,7 +111,9 @@ async def provision(
     bootstrap: Annotated[str, Parameter(help="Bootstrap address of the brokers' internal listener.")],
     config: ConfigFile = Path("gateway.yaml"),
 ) -> int:
-    """Create the Kafka users, ACLs and quotas of every tenant in the file. Repeating it changes nothing.
+    """Create the Kafka users, ACLs and quotas of every tenant in the file, and the topic of ack evidence.
+
+    Repeating it changes nothing.
 
     Example:  penstock gateway provision --bootstrap 127.0.0.1:19090
     """
@@ -119,6 +123,8 @@ async def provision(
     tls = tls_context(settings.upstream_ca) if settings.upstream_ca is not None else None
     async with Client(bootstrap, Security(login, tls)) as client:
         await provision_tenants(client, tenants.tenants, key)
+        await provision_gateways(client, key)
+        await ensure_acks_topic(client)
     report(f"provisioned {counted(len(tenants.tenants), 'tenant')}")
     return Exit.FINE
 

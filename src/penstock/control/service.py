@@ -29,17 +29,13 @@ from penstock.control.observation import LoadAverages, MetricsObserver, read_act
 from penstock.control.registry import Change, Put, Registry
 from penstock.control.relief_service import CellReliefService
 from penstock.control.state_publisher import COMPACTED
-from penstock.fleet.passwords import SCRAM_ITERATIONS
-from penstock.gateway.process.tenant_source import GATEWAY_USER, gateway_acls
-from penstock.kafka.admin import acls, users
+from penstock.gateway.process.tenant_source import provision_gateways
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic
-from penstock.kafka.admin.users import Credential
 from penstock.kafka.compacted_topic import CompactedTopicReader
 from penstock.kafka.membership import SESSION_SECONDS
 from penstock.kafka.ownership import Ownership
 from penstock.kafka.partition_log import ensure_topic
-from penstock.kafka.security import Mechanism
 from penstock.model.entities import (
     ActiveControlPlane,
     ApiKey,
@@ -143,14 +139,8 @@ class Home:
         return NotActive(url=url) if url else NoneActive()
 
     async def prepare(self, client: Client, provided: ProvidedCluster) -> None:
-        """Creates what every physical cluster needs: the gateways' user and the quota topics."""
-        password = provided.key.password(GATEWAY_USER)
-        credential = Credential(GATEWAY_USER, password, Mechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
-        made = await users.alter(client, upsert=[credential])
-        acl_results = await acls.create(client, gateway_acls())
-        for result in (*made.values(), *acl_results.values()):
-            if result is not None:
-                raise result
+        """Creates what every physical cluster needs: the gateways' user and topics."""
+        await provision_gateways(client, provided.key)
         await ensure_topics(client)
 
 

@@ -5,6 +5,7 @@ outside: `settings_reader` reads files, and `fault_points` kills its own process
 Every other package may import this one, and this one imports no other.
 
 Modules:
+  ack_evidence     reads ack evidence, and what of it is missing
   api_keys         API keys and operators' tokens, and the hash of their secrets
   backoff          how long to wait after repeated failures
   dead_letter      headers of a dead letter: where the record came from, and why it failed

@@ -6,7 +6,7 @@ field's name. `schema` defines the JSON form and the rules for changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Final
@@ -195,40 +195,77 @@ class BrokerPressure(Event):
 
 ACKS_ALL: Final = -1
 ACKS_LEADER: Final = 1
+ACK_RANGE_FIELDS: Final = 8  # of a row: all but the topic id
 
 
 @dataclass(frozen=True, slots=True)
-class AckRange(Event):
-    """Offsets that were acknowledged through a gateway on one partition within one second.
+class AckRange:
+    """Offsets of one partition that were acknowledged through a gateway, one row of `AckRanges`.
 
     The `records` acknowledged records within `first..last` must stay readable until retention deletes
     them. If there are fewer than the range has offsets, other producers wrote in between. The topic is
     identified by its id, since a recreated topic of the same name has none of these records.
     """
 
-    kind: ClassVar[str] = "ack"
+    topic_id: str  # Kafka's form, 22 characters
+    partition: int
+    acks: int  # of the producers: all (-1) or the leader (1); never mixed in one range
+    first: int
+    offsets: int  # from `first` on
+    records: int
+    bytes: int  # of the record batches, as they were sent
+    max_timestamp_ms: int  # largest of the records, as the broker stored it; -1 if they have none
+    log_start: int  # highest log start offset in the responses
+
+    @property
+    def last(self) -> int:
+        return self.first + self.offsets - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AckRanges(Event):
+    """Ack evidence of one gateway process: ranges acknowledged between `since_ms` and `time_ms`.
+
+    All records of an incarnation are in one partition, numbered from 0. A duplicate has the same number; a
+    missing number is a record that was lost. Without a record that is `final`, the process was killed, or
+    still runs. `penstock.model.ack_evidence` reads them.
+    """
+
+    kind: ClassVar[str] = "acks"
     topic: ClassVar[str] = ACKS_TOPIC
 
     cluster: PhysicalClusterId
-    topic_id: str  # Kafka's form, 22 characters
-    partition: int
-    second: int  # since 1970
     gateway: str
     incarnation: str
-    acks: int  # of the producers: all (-1) or the leader (1); never mixed in one range
-    first: int  # offsets, both inclusive
-    last: int
-    records: int
-    log_start: int  # highest log start offset in the responses
+    sequence: int  # plus one for each record of the incarnation
+    since_ms: int
+    time_ms: int
+    # By topic id: the other fields of `AckRange`, in their order. Names would double the bytes.
+    ranges: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    lost: int = 0  # ranges lost by this incarnation so far, for lack of room
+    final: bool = False  # the process has ended in order, and this is its last record
 
     def __post_init__(self) -> None:
-        self.require(self.acks in (ACKS_ALL, ACKS_LEADER), "acks", "-1 or 1")
-        self.require(0 <= self.first <= self.last, "first", "at least 0 and at most `last`")
-        self.require(0 < self.records <= self.last - self.first + 1, "records", "1 to the span of the range")
+        self.require(self.sequence >= 0, "sequence", "zero or more")
+        self.require(self.lost >= 0, "lost", "zero or more")
+        valid = all(_is_ack_range(row) for rows in self.ranges.values() for row in rows)
+        self.require(valid, "ranges", "rows of eight numbers that are an AckRange")
 
     @property
     def key(self) -> bytes:
-        return f"{self.topic_id}-{self.partition}".encode()
+        """The incarnation: its records are in order in one partition."""
+        return self.incarnation.encode()
+
+    def __iter__(self) -> Iterator[AckRange]:
+        return (AckRange(topic_id, *row) for topic_id, rows in self.ranges.items() for row in rows)
+
+
+def _is_ack_range(row: tuple[int, ...]) -> bool:
+    if len(row) != ACK_RANGE_FIELDS:
+        return False
+    partition, acks, first, offsets, records, size, max_timestamp, log_start = row
+    in_range = partition >= 0 and first >= 0 and 0 < records <= offsets and size >= 0
+    return in_range and acks in (ACKS_ALL, ACKS_LEADER) and max_timestamp >= -1 and log_start >= 0
 
 
 class Outcome(StrEnum):

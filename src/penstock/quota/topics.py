@@ -1,7 +1,7 @@
-"""The topics of quotas: `_penstock.usage`, `_penstock.quota` and `_penstock.pressure`.
+"""The topics of gateways: `_penstock.usage`, `_penstock.quota`, `_penstock.pressure` and `_penstock.acks`.
 
 All usage reports of a tenant are in one partition, whose owner decides for it. Shares go to a single
-partition that every gateway follows. Gateways also report brokers under pressure.
+partition that every gateway follows. Gateways also report brokers under pressure, and acknowledged offsets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic
 from penstock.kafka.partition_log import ensure_topic
-from penstock.model.key_names import PRESSURE_TOPIC, QUOTA_TOPIC, USAGE_TOPIC
+from penstock.model.key_names import ACKS_TOPIC, PRESSURE_TOPIC, QUOTA_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from penstock.kafka.client import Client
@@ -22,12 +22,23 @@ USAGE_RETENTION_MS: Final = 14 * 24 * 3600 * 1000  # the hourly metering job may
 QUOTA_RETENTION_MS: Final = 10 * 60 * 1000
 QUOTA_SEGMENT_MS: Final = 5 * 60 * 1000
 PRESSURE_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
+ACKS_PARTITIONS: Final = 6
+ACKS_RETENTION_MS: Final = 30 * 24 * 3600 * 1000  # as long as the durability audit looks back
 QUOTA: Final = TopicPartition(QUOTA_TOPIC, 0)
 PRESSURE: Final = TopicPartition(PRESSURE_TOPIC, 0)
 
 
 def usage_partition(tenant: bytes) -> TopicPartition:
     return TopicPartition(USAGE_TOPIC, zlib.crc32(tenant) % USAGE_PARTITIONS)
+
+
+def acks_partition(incarnation: bytes) -> TopicPartition:
+    return TopicPartition(ACKS_TOPIC, zlib.crc32(incarnation) % ACKS_PARTITIONS)
+
+
+async def ensure_acks_topic(client: Client) -> None:
+    configs = {"retention.ms": str(ACKS_RETENTION_MS)}
+    await ensure_topic(client, NewTopic(ACKS_TOPIC, ACKS_PARTITIONS, configs=configs))
 
 
 async def ensure_topics(client: Client) -> None:
@@ -37,3 +48,4 @@ async def ensure_topics(client: Client) -> None:
     await ensure_topic(client, NewTopic(QUOTA_TOPIC, 1, configs=quota))
     pressure = {"retention.ms": str(PRESSURE_RETENTION_MS)}
     await ensure_topic(client, NewTopic(PRESSURE_TOPIC, 1, configs=pressure))
+    await ensure_acks_topic(client)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MODULES: Final = (
     "penstock.wire.fetch_fast_path",
     "penstock.wire.splice",
+    "penstock.gateway.limits.ack_ranges",
     "penstock.gateway.limits.metering",
     "penstock.gateway.connection.connection",
     "penstock.gateway.connection.fast_path",

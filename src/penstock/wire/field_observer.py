@@ -12,7 +12,8 @@ from typing import Final
 
 LAST_OFFSET_DELTA: Final = "last_offset_delta"  # of the record batch: its number of offsets, less one
 RECORD_BYTES: Final = "record_bytes"
-BATCH_HEADER_BYTES: Final = 27  # of a record batch, up to and including lastOffsetDelta
+MAX_TIMESTAMP: Final = "max_timestamp"  # of the record batch
+BATCH_HEADER_BYTES: Final = 43  # of a record batch, up to and including maxTimestamp
 TOPIC: Final = "topic"  # its name, or its id in versions with ids
 
 
@@ -32,12 +33,15 @@ def _topics(array: str, *more: str) -> ObservedFields:
 
 OBSERVED_FIELDS: Final[dict[str, ObservedFields]] = {
     "ProduceRequest": ObservedFields(
-        ("Acks",), "TopicData.PartitionData", (TOPIC, "Index", RECORD_BYTES, LAST_OFFSET_DELTA), "TopicData"
+        ("Acks",),
+        "TopicData.PartitionData",
+        (TOPIC, "Index", RECORD_BYTES, LAST_OFFSET_DELTA, MAX_TIMESTAMP),
+        "TopicData",
     ),
     "ProduceResponse": ObservedFields(
         (),
         "Responses.PartitionResponses",
-        (TOPIC, "Index", "ErrorCode", "BaseOffset", "LogStartOffset"),
+        (TOPIC, "Index", "ErrorCode", "BaseOffset", "LogAppendTimeMs", "LogStartOffset"),
         "Responses",
     ),
     "FetchRequest": ObservedFields(("SessionId", "SessionEpoch", "MaxBytes"), "", ()),

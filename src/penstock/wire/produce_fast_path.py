@@ -94,8 +94,10 @@ def response_shape(data: bytes, position: int, end: int, version: int) -> Respon
         if topic is None or data[at] != ONE:
             return None
         at += 1
-        index, error, _, _, log_start, errors, text, *tags, _, last = _partition(data, at)
+        index, error, _, append_time, log_start, errors, text, *tags, _, last = _partition(data, at)
     except (IndexError, struct.error, Malformed):
+        return None
+    if append_time >= 0:  # it differs each time
         return None
     # The empty list of record errors is encoded as 1, the null error message as 0.
     if error or errors != 1 or text or any(tags) or last or at + _PARTITION_BYTES != end:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.gateway.connection.in_flight import InFlight
 from penstock.gateway.connection.routes import FETCH
 from penstock.gateway.connection.states import NO_NEW_FRAMES
+from penstock.gateway.limits.ack_ranges import CLOSED, OpenRange
 from penstock.gateway.limits.metering import NEVER_REACHED
 from penstock.gateway.tenancy.fetch_sessions import INITIAL_EPOCH
 from penstock.wire.fetch_fast_path import records_length, request_session_at, response_session_at
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.gateway.connection.connection import Connection
     from penstock.gateway.connection.routes import Route
     from penstock.gateway.connection.throttle import Throttle
-    from penstock.gateway.limits.metering import Acks
+    from penstock.gateway.limits.ack_ranges import Acks
     from penstock.gateway.tenancy.tenant_names import Outward
     from penstock.wire.produce_fast_path import RequestShape
     from penstock.wire.splice import Buffer, Observations
@@ -41,10 +42,13 @@ _BYTES_TO_SESSION: Final = 5  # from the largest size of a fetch to its session:
 _request: Final = struct.Struct(">iIi").unpack_from
 _response: Final = struct.Struct(">ii").unpack_from
 _delta: Final = struct.Struct(">i").unpack_from
+_batch: Final = struct.Struct(">i8xq").unpack_from  # last offset delta and largest timestamp
 _offset: Final = struct.Struct(">q").unpack_from
 _fetch_session: Final = struct.Struct(">ii").unpack_from
 _tags: Final = TAGS_EMPTY
 _empty: Final = len(TAGS_EMPTY)
+_DELTA_AT: Final = BATCH_HEADER_BYTES - 20  # in a record batch
+NO_RANGE: Final = OpenRange(0, CLOSED, 0, -1, 0)
 _FETCH: Final = FETCH << 16  # API key and version as one number
 
 
@@ -53,8 +57,8 @@ class CachedRequest:
 
     __slots__ = (
         "acks", "by_id", "growth", "head", "index", "log_start", "offset_at", "range", "range_id",
-        "range_second", "records_at", "renamed_head", "renamed_response_head", "response_head",
-        "response_size", "response_start", "response_tail", "route", "tail_at", "topic", "version",
+        "records_at", "renamed_head", "renamed_response_head", "response_head", "response_size",
+        "response_start", "response_tail", "route", "tail_at", "topic", "version",
     )  # fmt: skip
 
     def __init__(self, shape: RequestShape, route: Route, head: bytes, renamed: bytes, topic: bytes) -> None:
@@ -71,13 +75,8 @@ class CachedRequest:
         self.response_size = -1  # none yet
         self.response_start = self.response_head = self.renamed_response_head = self.response_tail = b""
         self.offset_at = self.tail_at = self.log_start = 0
-        self.range_second = -1  # the second that `range`, the open range of acknowledged offsets, belongs to
-        self.range: list[int] = []
+        self.range: OpenRange = NO_RANGE
         self.range_id: bytes | None = None
-
-    def sent(self, last_offset_delta: int) -> Observations:
-        """What a full parse of the request would have observed."""
-        return [(self.acks,), (self.topic, self.index, 0, last_offset_delta)]
 
 
 class FastPath:
@@ -139,10 +138,11 @@ class FastPath:
         if connection.sample is not None:
             connection.sample.record_request(known.route, correlation_id, size + 4, silent=not known.acks)
         if known.acks:
-            delta: tuple[int] = _delta(data, body + BATCH_HEADER_BYTES - 4)
+            batch: tuple[int, int] = _batch(data, body + _DELTA_AT)
             entry = InFlight(correlation_id, known.route, connection.now)
             entry.cached = known
-            entry.last_offset_delta = delta[0]
+            entry.last_offset_delta, entry.max_timestamp = batch
+            entry.record_bytes = length - 1
             connection.enqueue(entry)
         return end
 
@@ -226,15 +226,14 @@ class FastPath:
         if first < 0 or delta < 0:
             return end
         topic_id = known.topic if known.by_id else self.topics.by_name.get(known.topic)
-        if self.acks.second != known.range_second or topic_id != known.range_id:
-            self.open_ack_range(known, topic_id, first, delta)
-            return end
         ack_range = known.range
-        if first < ack_range[0]:
-            ack_range[0] = first
-        if first + delta > ack_range[1]:
-            ack_range[1] = first + delta
-        ack_range[2] += delta + 1
+        if first != ack_range.last + 1 or topic_id != known.range_id:
+            self.find_ack_range(known, topic_id, entry, first)
+            return end
+        ack_range.last = first + delta
+        ack_range.bytes += entry.record_bytes
+        if entry.max_timestamp > ack_range.max_timestamp:
+            ack_range.max_timestamp = entry.max_timestamp
         return end
 
     def pass_fetch_response(
@@ -267,14 +266,17 @@ class FastPath:
             connection.sample.record_response(correlation_id, size + 4, seconds)
         return end
 
-    def open_ack_range(self, known: CachedRequest, topic_id: bytes | None, first: int, delta: int) -> None:
-        """Look up the range of a second's first response; later ones reuse it."""
+    def find_ack_range(
+        self, known: CachedRequest, topic_id: bytes | None, entry: InFlight, first: int
+    ) -> None:
+        """Look up the range that a batch extends, or open one; the batches behind it reuse it."""
         if topic_id is None:
             return
-        acks = self.acks
-        ack_range = acks.add(topic_id, known.index, known.acks, first, delta + 1, max(known.log_start, 0))
+        last, log_start = first + entry.last_offset_delta, max(known.log_start, 0)
+        batch = OpenRange(first, last, entry.record_bytes, entry.max_timestamp, log_start)
+        ack_range = self.acks.add(topic_id, known.index, known.acks, batch)
         if ack_range is not None:
-            known.range, known.range_id, known.range_second = ack_range, topic_id, acks.second
+            known.range, known.range_id = ack_range, topic_id
 
     # Learning, from a frame and its rewritten form
 
@@ -316,7 +318,7 @@ class FastPath:
         known.renamed_response_head = rewritten[
             RESPONSE_AT : len(rewritten) - (end - position - shape.offset_at)
         ]
-        known.range_second = -1
+        known.range = NO_RANGE  # the log start may have changed
 
     @property
     def disabled(self) -> bool:

@@ -22,8 +22,8 @@ class InFlight:
     """
 
     __slots__ = (
-        "cached", "correlation_id", "last_offset_delta", "observed", "own", "response", "route", "seconds",
-        "sent_at", "then",
+        "cached", "correlation_id", "last_offset_delta", "max_timestamp", "observed", "own", "record_bytes",
+        "response", "route", "seconds", "sent_at", "then",
     )  # fmt: skip
 
     def __init__(
@@ -41,8 +41,9 @@ class InFlight:
         self.then = then
         self.seconds = -1.0  # that the broker took; below 0 until its response arrives
         self.own = False  # sent by the gateway for itself: the client gets no response
-        self.cached: CachedRequest | None = None  # on the fast path, which keeps one number instead
-        self.last_offset_delta = -1
+        self.cached: CachedRequest | None = None  # on the fast path, which keeps these instead
+        self.last_offset_delta = self.max_timestamp = -1
+        self.record_bytes = 0
         self.response = b""
 
     def counts_service_time(self) -> bool:
@@ -60,7 +61,11 @@ class InFlight:
 
     def observed_in_request(self) -> Observations | None:
         """What was observed in the request, on either path."""
-        return self.observed if self.cached is None else self.cached.sent(self.last_offset_delta)
+        cached = self.cached
+        if cached is None:
+            return self.observed
+        row = (cached.topic, cached.index, self.record_bytes, self.last_offset_delta, self.max_timestamp)
+        return [(cached.acks,), row]
 
 
 def local_response(frame: bytes) -> InFlight:

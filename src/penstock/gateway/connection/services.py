@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.balance.replica_placement import spread
 from penstock.gateway.connection.request_sampling import RequestSampling
-from penstock.gateway.limits.metering import Acks
+from penstock.gateway.limits.ack_ranges import Acks
 from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.tenant_quota import Quotas
 from penstock.gateway.tenancy.telemetry import Telemetry

@@ -60,7 +60,8 @@ class RequestStages:
         entry = InFlight(self.correlation_id, route, connection.now, seen)
         if cached is not None and seen is not None:
             entry.cached = cached
-            entry.last_offset_delta = seen[1][3]
+            row = seen[1]
+            entry.record_bytes, entry.last_offset_delta, entry.max_timestamp = row[2], row[3], row[4]
         connection.enqueue(entry)
 
     def taken(self, frame: bytes) -> None:

@@ -1,10 +1,11 @@
 """What a client, a tenant and all of them together may use, and how that is counted.
 
 Modules:
+  ack_ranges        acknowledged offset ranges, merged into bounded evidence
   admission         whether a client may connect or log in: counts and rates
   broker_pressure   auto-tuning: tenants' shares of an overloaded broker
   calibration       corrects observed request time by brokers' own metrics
-  metering          usage counters and acknowledged offset ranges
+  metering          usage counters of each tenant
   partition_limits  limits on a tenant's partitions and their changes (KIP-599)
   partition_reservations  partitions that are being created, which count as well
   pressure_reports  observes brokers under pressure, and reports it to a topic

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.gateway.limits.broker_pressure import AutoTuner
     from penstock.gateway.limits.calibration import Calibration
     from penstock.gateway.limits.metering import Usage
+    from penstock.gateway.process.ack_writer import AckWriter
     from penstock.gateway.process.server import Gateway
 
 TENANTS_SHOWN_MAX: Final = 2_000
@@ -52,11 +53,16 @@ class GatewayMetrics:
     """A collector over a running gateway."""
 
     def __init__(
-        self, gateway: Gateway, tuner: AutoTuner | None = None, calibration: Calibration | None = None
+        self,
+        gateway: Gateway,
+        tuner: AutoTuner | None = None,
+        calibration: Calibration | None = None,
+        ack_writer: AckWriter | None = None,
     ) -> None:
         self.gateway = gateway
         self.tuner = tuner
         self.calibration = calibration
+        self.ack_writer = ack_writer
 
     def collect(self) -> Iterator[Metric]:
         gateway = self.gateway
@@ -91,9 +97,24 @@ class GatewayMetrics:
         tenants = _gauge("tenants", "Tenants configured.")
         tenants.add_metric([], len(gateway.config.tenants))
         yield tenants
-        ranges_dropped = _counter("ack_ranges_dropped", "Acknowledged ranges dropped for lack of room.")
-        ranges_dropped.add_metric([], gateway.services.acks.dropped)
-        yield ranges_dropped
+        yield from self._ack_evidence()
+
+    def _ack_evidence(self) -> Iterator[Metric]:
+        acks, writer = self.gateway.services.acks, self.ack_writer
+        lost = _counter("ack_ranges_lost", "Acknowledged ranges without evidence, for lack of room.")
+        lost.add_metric([], acks.lost)
+        still_open = _gauge("ack_ranges_open", "Acknowledged ranges that are still merged.")
+        still_open.add_metric([], acks.open)
+        yield from (lost, still_open)
+        if writer is None:
+            return
+        written = _counter("ack_ranges_written", "Acknowledged ranges written as evidence.")
+        written.add_metric([], writer.ranges_written)
+        size = _counter("ack_evidence_bytes", "Bytes of that evidence, before compression.")
+        size.add_metric([], writer.bytes_written)
+        waiting = _gauge("ack_evidence_waiting_bytes", "Evidence that waits for its topic.")
+        waiting.add_metric([], writer.waiting_bytes)
+        yield from (written, size, waiting)
 
     def _telemetry(self) -> Iterator[Metric]:
         """Clients' own metrics. Tenants beyond those shown are left out, as maxima cannot be added up."""

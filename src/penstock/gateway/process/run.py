@@ -17,6 +17,7 @@ from penstock.gateway.limits.pressure_reports import PressureWatch
 from penstock.gateway.limits.quota_shares import QuotaShareFollower, UsageReporter
 from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.limits.worker_quota import WorkerQuotas
+from penstock.gateway.process.ack_writer import AckWriter
 from penstock.gateway.process.config_source import FileSource
 from penstock.gateway.process.metrics import GatewayMetrics
 from penstock.gateway.process.run_file import announce, withdraw
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.gateway.process.tenant_source import StateSource
     from penstock.gateway.process.worker_supervisor import Worker
     from penstock.gateway.settings import GatewaySettings
+    from penstock.model.schema import Event
 
 GARBAGE_CHECKED_EVERY: Final = 20_000  # allocations; ended connections alone leave cycles, of some 50 objects
 METRICS_RETRY_SECONDS: Final = 1.0  # between two tries for a port that a predecessor still has
@@ -129,35 +131,43 @@ class _Process:
         settings, counters = self.settings, self.counters
         source: FileSource | StateSource
         shares: WorkerQuotas | QuotaShareFollower
+        client = await stack.enter_async_context(gateway_client(settings, self.config))
+        writers: list[AckWriter | UsageReporter] = [ack_writer := AckWriter()]
         if settings.tenants_from is TenantsFrom.FILE:
-            source, config, client, reporter = FileSource(self.path), self.config, None, None
+            source, config = FileSource(self.path), self.config
             shares = WorkerQuotas(counters)
         else:
             source = state_source(settings, self.config)
             config = await source.first()
-            client = await stack.enter_async_context(gateway_client(settings, config))
+            writers.append(UsageReporter())
             shares = QuotaShareFollower(client, settings.gateway, settings.gateways)
-            reporter = UsageReporter()
         tuner = AutoTuner(shares.quotas, gateways=settings.gateways)
         calibration = Calibration(config.brokers, counters)
+
+        def publish(events: Sequence[Event]) -> None:
+            for writer in writers:
+                writer(events)
+
         gateway = Gateway(
             settings,
             config,
             source=source,
-            publish=reporter,
+            publish=publish,
             quotas=shares.quotas,
             tuner=tuner,
             calibration=calibration,
             counters=counters,
         )
+        ack_writer.acks = gateway.services.acks
         await gateway.start()
         watch = PressureWatch(gateway)
-        tasks = [shares.run(gateway), watch.run(client), tuner.run(gateway, watch), calibration.run()]
-        if client is not None and reporter is not None:
-            stack.push_async_callback(reporter.flush, client)
-            tasks.append(reporter.run(client))
+        reports = client if settings.tenants_from is TenantsFrom.STATE else None
+        tasks = [shares.run(gateway), watch.run(reports), tuner.run(gateway, watch), calibration.run()]
+        for writer in writers:
+            stack.push_async_callback(writer.flush, client)
+            tasks.append(writer.run(client))
         _run_beside(tasks, stack, stop)
-        return GatewayMetrics(gateway, tuner, calibration)
+        return GatewayMetrics(gateway, tuner, calibration, ack_writer)
 
     async def _serve_until(self, stop: asyncio.Event, metrics: GatewayMetrics) -> None:
         gateway = metrics.gateway

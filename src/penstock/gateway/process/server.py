@@ -28,6 +28,7 @@ from penstock.gateway.connection.request_sampling import RequestSampling
 from penstock.gateway.connection.routes import routes
 from penstock.gateway.connection.scram_login import KEYS_KEPT_MAX
 from penstock.gateway.connection.services import Services
+from penstock.gateway.limits.ack_ranges import Acks
 from penstock.gateway.limits.admission import Admission, Denial
 from penstock.gateway.limits.metering import Source, Usage
 from penstock.gateway.limits.share_sessions import ShareSessions
@@ -103,6 +104,7 @@ class Gateway:
             quotas=quotas or Quotas(),
             tuner=tuner,
             calibration=calibration,
+            acks=Acks(int(time.time() * 1000)),
             sampling=RequestSampling(settings.log_sample),
             share_sessions=ShareSessions(self.counters),
         )
@@ -193,7 +195,7 @@ class Gateway:
             await self._empty.wait()
         if self.services.platform is not None:
             await self.services.platform.close()
-        self._publish_reports()
+        self._publish_reports(last=True)
 
     @property
     def bootstrap(self) -> str:
@@ -475,18 +477,21 @@ class Gateway:
 
     def sweep(self, now: float) -> None:
         """Close what has taken too long, and renew logins to brokers."""
-        self.services.acks.second = int(time.time())
+        self.services.acks.now_ms = int(time.time() * 1000)
         for session in list(self.sessions.values()):
             session.sweep(now)
 
-    def _publish_reports(self) -> None:
+    def _publish_reports(self, *, last: bool = False) -> None:
+        acks, source = self.services.acks, self.report_source
+        ingress_bytes = sum(usage.bytes_in for usage in self.usage.values())
+        acked = acks.last(source) if last else [acks.take(source, ingress_bytes)]
         if self.publish is None:
             return
         sequence, now = next(self._reports), int(time.time() * 1000)
         reports: list[PublishedEvent] = [
-            usage.report(self.report_source, tenant, sequence, now) for tenant, usage in self.usage.items()
+            usage.report(source, tenant, sequence, now) for tenant, usage in self.usage.items()
         ]
-        self.publish([*reports, *self.services.acks.complete(self.report_source)])
+        self.publish([*reports, *(record for record in acked if record is not None)])
 
 
 def _listener(host: str, port: int) -> socket.socket:

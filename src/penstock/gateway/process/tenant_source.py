@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from penstock.fleet.passwords import SCRAM_ITERATIONS
 from penstock.gateway.config import ApiKey, NetworkRules, ServiceAccount, Tenant, TenantLimits
 from penstock.gateway.settings import read_platform_key
+from penstock.kafka.admin import acls, users
 from penstock.kafka.admin.acls import Acl, Operation, ResourceType
+from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.admin.users import Credential
 from penstock.kafka.client import Client
 from penstock.kafka.compacted_topic import CompactedTopicReader
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
@@ -31,6 +35,7 @@ from penstock.model.tenant_state import TenantState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from penstock.fleet.passwords import PlatformKey
     from penstock.gateway.config import GatewayConfig
     from penstock.gateway.settings import GatewaySettings
     from penstock.wire.records import Record
@@ -62,6 +67,14 @@ def gateway_acls() -> list[Acl]:
         for topic in (key_names.USAGE_TOPIC, key_names.ACKS_TOPIC, key_names.PRESSURE_TOPIC)
     ]
     return readable + writable
+
+
+async def provision_gateways(client: Client, key: PlatformKey) -> None:
+    """Create the gateways' user and its ACLs."""
+    password = key.password(GATEWAY_USER)
+    credential = Credential(GATEWAY_USER, password, Mechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
+    results_or_raise(await users.alter(client, upsert=[credential]))
+    results_or_raise(await acls.create(client, gateway_acls()))
 
 
 def enforced_by(config: GatewayConfig) -> tuple[Dimension, ...]:

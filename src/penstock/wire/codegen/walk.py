@@ -17,6 +17,7 @@ from penstock.wire.codegen.source import Source
 from penstock.wire.field_observer import (
     BATCH_HEADER_BYTES,
     LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP,
     OBSERVED_FIELDS,
     RECORD_BYTES,
     TOPIC,
@@ -231,10 +232,10 @@ class WalkWriter(Source):
             self.emit(f"record_bytes = {name}{less}")
             self.emit("if record_bytes < 0: record_bytes = 0")
             if LAST_OFFSET_DELTA in self.observed.row:
-                delta = self.reader("23xi")
+                values, header = "last_offset_delta, max_timestamp", self.reader("23xi8xq")
                 self.require(BATCH_HEADER_BYTES)
-                self.emit("last_offset_delta = -1")
-                self.emit(f"if record_bytes >= {BATCH_HEADER_BYTES}: last_offset_delta, = {delta}(b, p)")
+                self.emit("last_offset_delta = max_timestamp = -1")
+                self.emit(f"if record_bytes >= {BATCH_HEADER_BYTES}: {values} = {header}(b, p)")
         self.emit(f"if {name} > {1 if self.flexible else 0}:")
         self.skip(f"{name}{less}")
         if not self.flexible:
@@ -250,7 +251,7 @@ class WalkWriter(Source):
         self.observed = replace(observed, head=()) if observed.array else None
 
     def observed_values(self, path: str, names: tuple[str, ...]) -> str:
-        special = {TOPIC: "topic", RECORD_BYTES: "record_bytes", LAST_OFFSET_DELTA: "last_offset_delta"}
+        special = {TOPIC: "topic"} | {name: name for name in (RECORD_BYTES, LAST_OFFSET_DELTA, MAX_TIMESTAMP)}
         absent = {"Name": "None", "TopicId": "None"}
         values = [
             special.get(name) or self.field_locals.get(f"{path}.{name}") or absent.get(name, "-1")

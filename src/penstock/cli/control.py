@@ -96,7 +96,7 @@ def token(
     role: Annotated[OperatorRole, Parameter(help="The role.")] = OperatorRole.VIEWER,
     cluster: Annotated[
         list[str] | None,
-        Parameter(help="Logical cluster that a cluster-admin is confined to; repeatable.", negative=""),
+        Parameter(help="Logical cluster that the token is confined to; repeatable.", negative=""),
     ] = None,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:

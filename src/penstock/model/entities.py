@@ -287,7 +287,7 @@ class OperatorToken(Entity):
     name: str
     role: OperatorRole
     secret_sha256: str = field(repr=False)
-    clusters: tuple[LogicalClusterId, ...] = ()  # that a cluster admin is confined to; none: all
+    clusters: tuple[LogicalClusterId, ...] = ()  # that the token is confined to, whatever its role; none: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

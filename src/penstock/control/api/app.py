@@ -23,12 +23,12 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from penstock import __version__
-from penstock.control.api.auth import require, token_of
+from penstock.control.api.auth import cluster_for, require, token_of
 from penstock.control.api.schemas import OperationView, Page, Problem
 from penstock.control.decisions import NAME_RULE, Decision, DecisionContext
 from penstock.control.metrics import metrics_text
 from penstock.control.registry import Registry
-from penstock.model.entities import Entity, OperatorRole, OperatorToken
+from penstock.model.entities import Entity, LogicalCluster, OperatorRole, OperatorToken
 from penstock.model.errors import Fault, PenstockError
 from penstock.model.errors.control import (
     ControlError,
@@ -130,6 +130,10 @@ class Call:
 
     def may(self, cluster: str | None, needed: OperatorRole = OperatorRole.CLUSTER_ADMIN) -> None:
         require(self.token, needed, cluster)
+
+    def cluster(self, name_or_id: str) -> LogicalCluster:
+        """The logical cluster to change."""
+        return cluster_for(self.registry, self.token, OperatorRole.CLUSTER_ADMIN, name_or_id)
 
     async def decide(
         self, decision: Callable[[Registry, DecisionContext], Decision], kind: type[Entity]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.model.api_keys import hashed
-from penstock.model.entities import OperatorRole
+from penstock.model.entities import LogicalCluster, OperatorRole
 from penstock.model.errors.control import RoleRefused, TokenRefused
 
 if TYPE_CHECKING:
@@ -25,12 +25,27 @@ def token_of(registry: Registry, authorization: str | None) -> OperatorToken:
     return token
 
 
-def require(token: OperatorToken, needed: OperatorRole, cluster: str | None = None) -> None:
-    """`cluster`: the logical cluster of the call; a confined token may access no other."""
+def require_role(token: OperatorToken, needed: OperatorRole) -> None:
+    """For calls that show a confined token its clusters only; all others call `require`."""
     if _RANK[token.role] < _RANK[needed]:
         raise RoleRefused(role=token.role, needed=needed)
-    confined = token.role is OperatorRole.CLUSTER_ADMIN and token.clusters
-    if confined and cluster is not None and cluster not in token.clusters:
-        raise RoleRefused(role=f"{token.role} of {', '.join(token.clusters)}", needed=f"a right to {cluster}")
-    if confined and cluster is None and needed is not OperatorRole.VIEWER:
-        raise RoleRefused(role=f"{token.role} of {', '.join(token.clusters)}", needed=OperatorRole.ADMIN)
+
+
+def require(token: OperatorToken, needed: OperatorRole, cluster: str | None = None) -> None:
+    """`cluster`: the logical cluster of the call, None if it concerns the platform or a cluster's limits. A
+    confined token may access its clusters only, whatever its role.
+    """
+    require_role(token, needed)
+    if token.clusters and cluster not in token.clusters:
+        right = "one that is not confined" if cluster is None else "a right to that logical cluster"
+        raise RoleRefused(role=f"{token.role} of {', '.join(token.clusters)}", needed=right)
+
+
+def cluster_for(
+    registry: Registry, token: OperatorToken, needed: OperatorRole, name_or_id: str
+) -> LogicalCluster:
+    """A logical cluster that the token may access. A confined token cannot learn whether others exist."""
+    cluster = registry.get(LogicalCluster, name_or_id) or registry.cluster_named(name_or_id)
+    if cluster is not None or token.clusters:
+        require(token, needed, "" if cluster is None else cluster.id)
+    return registry.cluster(name_or_id)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 
 from penstock.control import decisions
 from penstock.control.api.app import Caller, Change, CurrentPlane, IfMatch, Plane, expected_version, set_etag
-from penstock.control.api.auth import require
+from penstock.control.api.auth import cluster_for, require_role
 from penstock.control.api.quota_schemas import (
     QuotaChange,
     QuotaView,
@@ -35,8 +35,7 @@ router = APIRouter(prefix="/v1")
 @router.get("/clusters/{cluster}/quota", operation_id="getQuota", tags=["quotas"])
 async def get_quota(plane: CurrentPlane, token: Caller, cluster: Id, response: Response) -> QuotaView:
     """A logical cluster's quota, its use, and how its gateways share it."""
-    logical = plane.registry.cluster(cluster)
-    require(token, OperatorRole.VIEWER, logical.id)
+    logical = cluster_for(plane.registry, token, OperatorRole.VIEWER, cluster)
     set_etag(response, logical)
     shares = _latest_shares(plane, logical)
     return QuotaView(
@@ -56,7 +55,8 @@ async def update_quota(
 ) -> ClusterAccepted:
     """Gateways enforce it a second or two after the operation is done."""
     version = expected_version(if_match)
-    call.may(call.registry.cluster(cluster).id)
+    call.cluster(cluster)
+    call.may(None)  # a confined token cannot raise its own limits
 
     def decide(registry: Registry, context: decisions.DecisionContext) -> Decision:
         overrides = dict(registry.cluster(cluster).overrides)
@@ -77,7 +77,7 @@ async def list_usage(
     top: Annotated[int, Query(ge=1, le=TOP_MAX)] = TOP_DEFAULT,
 ) -> Page[UsageView]:
     """The logical clusters with the highest use of one dimension, or of their quota."""
-    require(token, OperatorRole.VIEWER)
+    require_role(token, OperatorRole.VIEWER)
     registry, allowed = plane.registry, set(token.clusters)
     rows = [
         usage_of(cluster.id, cluster.name, quota_for(registry, cluster), shares)

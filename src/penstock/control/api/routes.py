@@ -21,7 +21,7 @@ from penstock.control.api.app import (
     operation_view,
     set_etag,
 )
-from penstock.control.api.auth import require
+from penstock.control.api.auth import cluster_for, require, require_role
 from penstock.control.api.schemas import (
     Accepted,
     AccountAccepted,
@@ -90,15 +90,19 @@ def _cluster_view(registry: Registry, cluster: LogicalCluster) -> ClusterView:
 @router.get("/status", operation_id="getStatus", tags=["control"])
 async def get_status(plane: CurrentPlane, token: Caller) -> StatusView:
     """Which control plane is active, and how far this one has read the registry."""
-    require(token, OperatorRole.VIEWER)
+    require_role(token, OperatorRole.VIEWER)
     position, end = plane.position
+    running, clusters = plane.registry.running(), plane.registry.count(LogicalCluster)
+    if token.clusters:
+        running = [operation for operation in running if operation.tenant in token.clusters]
+        clusters = sum(plane.registry.get(LogicalCluster, each) is not None for each in token.clusters)
     return StatusView(
         role=str(plane.role),
         active=plane.active_url,
         position=position,
         end=end,
-        clusters=plane.registry.count(LogicalCluster),
-        operations_running=len(plane.registry.running()),
+        clusters=clusters,
+        operations_running=len(running),
     )
 
 
@@ -139,7 +143,7 @@ def _differences(differences: tuple[Difference, ...]) -> Differences:
 
 @router.get("/clusters", operation_id="listClusters", tags=["clusters"], response_model=Page[ClusterView])
 async def list_clusters(plane: CurrentPlane, token: Caller, pages: Pages, name: Text = "") -> Response:
-    require(token, OperatorRole.VIEWER)
+    require_role(token, OperatorRole.VIEWER)
     registry = plane.registry
     allowed = set(token.clusters)
 
@@ -188,8 +192,7 @@ def _cluster_request(registry: Registry, body: NewCluster) -> ClusterRequest:
 @router.get("/clusters/{cluster}", operation_id="getCluster", tags=["clusters"])
 async def get_cluster(plane: CurrentPlane, token: Caller, cluster: Id, response: Response) -> ClusterView:
     """By id or name."""
-    logical = plane.registry.cluster(cluster)
-    require(token, OperatorRole.VIEWER, logical.id)
+    logical = cluster_for(plane.registry, token, OperatorRole.VIEWER, cluster)
     set_etag(response, logical)
     return _cluster_view(plane.registry, logical)
 
@@ -199,7 +202,9 @@ async def update_cluster(
     call: Change, cluster: Id, body: ClusterChange, response: Response, if_match: IfMatch = None
 ) -> ClusterAccepted:
     version = expected_version(if_match)
-    call.may(call.registry.cluster(cluster).id)
+    call.cluster(cluster)
+    if body.units is not None or body.overrides is not None:
+        call.may(None)  # a confined token cannot raise its own limits
     decided = await call.decide(
         lambda r, a: decisions.update_cluster(r, a, cluster, version, body.values()), LogicalCluster
     )
@@ -212,7 +217,7 @@ async def delete_cluster(
 ) -> ClusterAccepted:
     """Deletes the cluster with its topics, groups, accounts and keys."""
     version = expected_version(if_match)
-    call.may(call.registry.cluster(cluster).id)
+    call.cluster(cluster)
     decided = await call.decide(lambda r, a: decisions.delete_cluster(r, a, cluster, version), LogicalCluster)
     return accepted(call, decided, response)
 
@@ -241,14 +246,13 @@ def accepted(call: Call, decided: Decision, response: Response) -> ClusterAccept
     response_model=Page[AccountView],
 )
 async def list_accounts(plane: CurrentPlane, token: Caller, pages: Pages, cluster: Id) -> Response:
-    logical = plane.registry.cluster(cluster)
-    require(token, OperatorRole.VIEWER, logical.id)
+    logical = cluster_for(plane.registry, token, OperatorRole.VIEWER, cluster)
     return pages.among(plane.registry.accounts(logical.id), AccountView.of)
 
 
 @router.post("/clusters/{cluster}/accounts", operation_id="createAccount", status_code=202, tags=["accounts"])
 async def create_account(call: Change, cluster: Id, body: NewAccount, response: Response) -> AccountAccepted:
-    call.may(call.registry.cluster(cluster).id)
+    call.cluster(cluster)
     grants = [grant.to_grant() for grant in body.grants]
     decided = await call.decide(
         lambda r, a: decisions.create_account(r, a, cluster, body.name, body.role, grants), ServiceAccount
@@ -317,15 +321,14 @@ def _tenant_of(call: Call, kind: type[ServiceAccount | ApiKey], entity_id: str) 
 
 @router.get("/clusters/{cluster}/keys", operation_id="listKeys", tags=["keys"], response_model=Page[KeyView])
 async def list_keys(plane: CurrentPlane, token: Caller, pages: Pages, cluster: Id) -> Response:
-    logical = plane.registry.cluster(cluster)
-    require(token, OperatorRole.VIEWER, logical.id)
+    logical = cluster_for(plane.registry, token, OperatorRole.VIEWER, cluster)
     return pages.among(plane.registry.keys(logical.id), KeyView.of)
 
 
 @router.post("/clusters/{cluster}/keys", operation_id="createKey", status_code=202, tags=["keys"])
 async def create_key(call: Change, cluster: Id, body: NewKey, response: Response) -> KeyAccepted:
     """The secret is in this response and nowhere else."""
-    call.may(call.registry.cluster(cluster).id)
+    call.cluster(cluster)
     key = new_api_key(secrets.choice)
     decided = await call.decide(
         lambda r, a: decisions.create_key(
@@ -380,7 +383,7 @@ def _key_accepted(decided: Decision, response: Response, secret: str | None) -> 
 async def list_operations(
     plane: CurrentPlane, token: Caller, pages: Pages, cluster: Text = "", state: OperationState | None = None
 ) -> Response:
-    require(token, OperatorRole.VIEWER)
+    require_role(token, OperatorRole.VIEWER)
     allowed = set(token.clusters)
     named = plane.registry.cluster_named(cluster)
     tenant = named.id if named is not None else cluster

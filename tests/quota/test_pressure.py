@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -14,14 +13,22 @@ from hypothesis import strategies as st
 
 from penstock.gateway.config import Broker, BrokerMetrics
 from penstock.gateway.limits.metering import Source
-from penstock.gateway.limits.pressure_reports import PressureWatch, in_flight
+from penstock.gateway.limits.pressure_reports import CONFIRMED_SECONDS, PressureWatch, in_flight
 from penstock.kafka.broker_metrics import BrokerMetrics as ScrapedBrokerMetrics
 from penstock.kafka.broker_metrics import ControllerMetrics, NodeMetrics
 from penstock.kafka.connection import Connection
 from penstock.model.errors.fleet import MetricsUnreachable
 from penstock.model.events import BrokerPressure, Phase
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
-from penstock.quota.pressure import REPORT_INTERVAL_MS, SUSTAINED, PressureState, Sample, observe
+from penstock.quota.pressure import (
+    HANDLERS_BUSY_MIN,
+    QUEUED_MIN,
+    REPORT_INTERVAL_MS,
+    SUSTAINED,
+    PressureState,
+    Sample,
+    observe,
+)
 from tests.harness.fleet import wait_for
 from tests.harness.gateway import new_access, start_gateway
 
@@ -80,10 +87,11 @@ BROKERS = tuple(
 class PressedGateway:
     """A gateway with requests that have waited for a minute; scraping the second broker fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy: float = 1.0, queued: int = 0) -> None:
+        self.busy, self.queued = busy, queued
+        self.time = 100.0
         self.config = SimpleNamespace(brokers=BROKERS)
         self.report_source = Source(PhysicalClusterId("pkc-000000"), "gw-1", "1")
-        self.now = time.monotonic
         since = self.now() - 60
         self.sessions = {
             n: SimpleNamespace(connection=SimpleNamespace(broker=broker, waiting_since=lambda: since))
@@ -92,17 +100,24 @@ class PressedGateway:
         self.scrapes: list[int] = []
         self.watch = PressureWatch(cast("Gateway", self), self.scrape)
 
+    def now(self) -> float:
+        return self.time
+
     async def scrape(self, host: str, port: int, *, timeout: float) -> NodeMetrics:
         self.scrapes.append(port - 9400)
         if port == 9402:
             raise MetricsUnreachable(address=f"{host}:{port}", reason=f"no answer within {timeout} s")
-        return NodeMetrics(0.0, 0.0, ScrapedBrokerMetrics(handler_idle_nanoseconds=5e9), ControllerMetrics())
+        scraped = ScrapedBrokerMetrics(
+            handler_idle_nanoseconds=(1.0 - self.busy) * self.time * 1e9, request_queue_size=self.queued
+        )
+        return NodeMetrics(0.0, 0.0, scraped, ControllerMetrics())
 
     async def seconds(self, count: int) -> list[BrokerPressure]:
         events = []
         for second in range(count):
             events += self.watch.sample(second * 1000)
             await self.watch.confirm()
+            self.time += 1.0
         return events
 
 
@@ -114,6 +129,38 @@ async def test_a_slow_broker_is_scraped_and_events_report_how_busy_its_handlers_
     busy = {int(event.broker): event.handlers_busy for event in began}
     assert busy == {1: 1.0, 2: None}  # no more idle time than before; a failed scrape is ignored
     assert pressed.scrapes.count(1) == SUSTAINED
+
+
+@pytest.mark.parametrize(
+    ("busy", "queued", "confirmed"),
+    [
+        (1.0, 0, True),
+        (HANDLERS_BUSY_MIN + 0.01, 0, True),
+        (0.04, 0, False),
+        (0.04, QUEUED_MIN, True),
+        (0.04, 3, False),
+    ],
+)
+async def test_tenants_are_throttled_only_if_the_broker_confirms_its_overload(
+    busy: float, queued: int, confirmed: bool
+) -> None:
+    pressed = PressedGateway(busy, queued)
+
+    began = await pressed.seconds(SUSTAINED)
+
+    assert [event.phase for event in began] == [Phase.BEGAN] * 2  # reported in any case
+    assert list(pressed.watch.overloaded()) == ([1] if confirmed else [])  # the second one cannot be scraped
+
+
+async def test_a_scrape_confirms_for_a_few_seconds_only() -> None:
+    pressed = PressedGateway()
+    await pressed.seconds(SUSTAINED)
+    before = list(pressed.watch.overloaded())
+
+    pressed.time += CONFIRMED_SECONDS + 1.0
+
+    assert before == [1]
+    assert pressed.watch.overloaded() == {}
 
 
 async def test_a_broker_that_responds_in_time_is_not_scraped() -> None:

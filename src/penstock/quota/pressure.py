@@ -15,6 +15,8 @@ from penstock.model.events import Phase
 WAIT_SECONDS: Final = 0.5  # threshold for the oldest request
 CALM_RATIO: Final = 0.5  # of the threshold
 SUSTAINED: Final = 5  # samples
+HANDLERS_BUSY_MIN: Final = 0.7  # of the time; below that a broker has handlers to spare
+QUEUED_MIN: Final = 8  # requests: as many as a broker has handlers by default
 REPORT_INTERVAL_MS: Final = 10_000  # between two events while pressure lasts
 
 
@@ -40,6 +42,11 @@ class PressureState:
     @property
     def waited_seconds(self) -> float:
         return sum(one.waited_seconds for one in self.samples) / max(1, len(self.samples))
+
+
+def is_overloaded(handlers_busy: float | None, queued: float) -> bool:
+    """Whether a broker's own metrics confirm that it has more requests than it can handle."""
+    return (handlers_busy is not None and handlers_busy >= HANDLERS_BUSY_MIN) or queued >= QUEUED_MIN
 
 
 def observe(before: PressureState, sample: Sample) -> tuple[PressureState, Phase | None, int]:

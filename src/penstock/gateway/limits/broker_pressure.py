@@ -1,9 +1,10 @@
 """Auto-tuning: on an overloaded broker every tenant is limited to its share (Kora §5.2.1).
 
 A broker's limits come from the settings. Without them, they follow the observed wait while the broker is
-under pressure. On such a broker each tenant has a `TenantShare`: what it uses there, and what it may use, in
-proportion to its quota. `AutoTuner.update` decides again once a second (`penstock.quota.auto_tuning`). On any
-other broker there are no shares, and nothing is counted.
+under pressure and its own metrics confirm that it is overloaded. On such a broker each tenant has a
+`TenantShare`: what it uses there, and what it may use, in proportion to its quota. `AutoTuner.update` decides
+again once a second (`penstock.quota.auto_tuning`). On any other broker there are no shares, and nothing is
+counted.
 
 Several gateways may lead to one broker. Each of them, and each of its workers, enforces an even split of a
 configured limit; no coordinator redistributes it by observed traffic.
@@ -208,11 +209,11 @@ class AutoTuner:
     def _configured(self, broker: Broker) -> dict[Dimension, float]:
         return {dimension: limit / self._gateways for dimension, limit in broker.limits.items()}
 
-    def update(self, gateway: Gateway, under_pressure: Mapping[int, float], now: float) -> None:
+    def update(self, gateway: Gateway, overloaded: Mapping[int, float], now: float) -> None:
         """Decide for all brokers, once a second. Changed limits apply to existing connections too."""
         tenants = gateway.config.tenant_of
         for broker in gateway.config.brokers:
-            waited = under_pressure.get(int(broker.id), 0.0)
+            waited = overloaded.get(int(broker.id), 0.0)
             tuner = self._brokers.get(int(broker.id))
             if tuner is None:
                 if broker.limits or waited > WAIT_SECONDS:
@@ -221,7 +222,7 @@ class AutoTuner:
             else:
                 tuner.configured = self._configured(broker)  # the configuration may have changed
                 tuner.update(lambda tenant: self._rates(tenants.get(tenant)), waited, now)
-                if not broker.limits and int(broker.id) not in under_pressure and not tuner.adaptive:
+                if not broker.limits and int(broker.id) not in overloaded and not tuner.adaptive:
                     del self._brokers[int(broker.id)]
                     self._attach(gateway, broker)
 
@@ -241,4 +242,4 @@ class AutoTuner:
         """Update until cancelled."""
         while True:
             await asyncio.sleep(TUNE_SECONDS)
-            self.update(gateway, watch.under_pressure(), time.monotonic())
+            self.update(gateway, watch.overloaded(), time.monotonic())

@@ -1,8 +1,9 @@
 """Broker pressure as a gateway observes it: reported on `_penstock.pressure` while it lasts.
 
 Requests in flight are sampled once a second, off the data path. While requests wait for a broker with
-`metrics` in the settings, its request handlers are scraped once a second, and reports include how busy they
-were. That only confirms: a broker that cannot be scraped is under pressure all the same.
+`metrics` in the settings, its request handlers and request queue are scraped once a second, and reports
+include how busy the handlers were. Only a broker that confirms its overload this way has its tenants
+throttled: a request may also wait for the network, for other brokers, or for what throttling does not change.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.events import BrokerPressure
 from penstock.model.ids import BrokerId
 from penstock.quota.calibration import HandlerSample, busy_ratio
-from penstock.quota.pressure import SUSTAINED, WAIT_SECONDS, PressureState, Sample, observe
+from penstock.quota.pressure import SUSTAINED, WAIT_SECONDS, PressureState, Sample, is_overloaded, observe
 from penstock.quota.topics import PRESSURE
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS: Final = 1.0
 SCRAPE_SECONDS_MAX: Final = 2.0  # a later result would describe another moment
+CONFIRMED_SECONDS: Final = 5.0  # a scrape describes the broker for so long
 
 log = structlog.get_logger("penstock.gateway")
 
@@ -62,6 +64,7 @@ class PressureWatch:
         self._scrape = scrape
         self._watched: dict[int, PressureState] = {}
         self._handlers: dict[int, deque[HandlerSample]] = {}  # of brokers with waiting requests
+        self._queues: dict[int, float] = {}  # their request queues, at the last scrape
 
     def sample(self, now_ms: int) -> list[BrokerPressure]:
         """Take a sample; returns the events to report."""
@@ -87,13 +90,20 @@ class PressureWatch:
                 events.append(event)
         return events
 
-    def under_pressure(self) -> dict[int, float]:
-        """Brokers under pressure, and the age of the oldest request at the last sample."""
+    def overloaded(self) -> dict[int, float]:
+        """Brokers under pressure that confirm it, and the age of the oldest request at the last sample."""
         return {
             broker: watched.samples[-1].waited_seconds
             for broker, watched in self._watched.items()
-            if watched.began_ms is not None
+            if watched.began_ms is not None and self._confirmed(broker)
         }
+
+    def _confirmed(self, broker: int) -> bool:
+        """Whether the broker's own metrics show overload: busy handlers, or requests queued before them."""
+        scraped = self._handlers.get(broker)
+        if not scraped or self._gateway.now() - scraped[-1].time > CONFIRMED_SECONDS:
+            return False
+        return is_overloaded(self._busy(broker), self._queues[broker])
 
     def _busy(self, broker: int) -> float | None:
         scraped = self._handlers.get(broker)
@@ -107,7 +117,7 @@ class PressureWatch:
             if watched.began_ms is not None or watched.samples[-1].waited_seconds > WAIT_SECONDS
         }
         for broker in self._handlers.keys() - waited:
-            del self._handlers[broker]
+            del self._handlers[broker], self._queues[broker]
         brokers = [broker for broker in self._gateway.config.brokers if int(broker.id) in waited]
         await asyncio.gather(*map(self._scraped, brokers))
 
@@ -122,7 +132,9 @@ class PressureWatch:
             )
             return
         scraped = self._handlers.setdefault(int(broker.id), deque(maxlen=SUSTAINED))
-        scraped.append(HandlerSample(time.monotonic(), metrics.broker.handler_idle_nanoseconds / 1e9))
+        idle_seconds = metrics.broker.handler_idle_nanoseconds / 1e9
+        scraped.append(HandlerSample(self._gateway.now(), idle_seconds))
+        self._queues[int(broker.id)] = metrics.broker.request_queue_size
 
     async def run(self, client: Client | None) -> None:
         """Watch until cancelled; without a client nothing is reported."""

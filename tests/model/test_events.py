@@ -28,6 +28,7 @@ from penstock.model.events import (
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
 from penstock.model.schema import EVENT_BYTES_MAX, Event
 
+ACK_ROWS = "rows of eight numbers that are an AckRange"
 GOLDEN = Path(__file__).parent / "golden"
 CLUSTER, TENANT = PhysicalClusterId("pkc-7hq2mz"), LogicalClusterId("lkc-0a1b2c")
 
@@ -277,7 +278,7 @@ def test_the_key_groups_events_that_must_stay_in_order(example: Event) -> None:
         "quota": b"lkc-0a1b2c",
         "health": b"pkc-7hq2mz/2",
         "pressure": b"pkc-7hq2mz/2",
-        "ack": b"Q3zjA1bKTq6v0mXe2m9xZw-5",
+        "acks": b"3f9c2a71",
         "audit": b"topic/Q3zjA1bKTq6v0mXe2m9xZw",
         "registry": b"logical-cluster/lkc-0a1b2c",
     }
@@ -337,9 +338,11 @@ def test_a_field_with_a_default_may_be_missing() -> None:
         (EXAMPLES[2], "probe", "ping", "one of produce, consume"),
         (EXAMPLES[2], "latency_us", -5, "zero or more"),
         (EXAMPLES[2], "error", "TIMED_OUT", "present exactly when `latency_us` is not"),
-        (EXAMPLES[3], "acks", 0, "-1 or 1"),
-        (EXAMPLES[3], "first", 120_912, "at least 0 and at most `last`"),
-        (EXAMPLES[3], "records", 513, "1 to the span of the range"),
+        (EXAMPLES[3], "sequence", -1, "zero or more"),
+        (EXAMPLES[3], "ranges", {"Q": [[5, 0, 120_400, 512, 512, 1, 1, 1]]}, ACK_ROWS),  # acks
+        (EXAMPLES[3], "ranges", {"Q": [[5, -1, -1, 512, 512, 1, 1, 1]]}, ACK_ROWS),  # first offset
+        (EXAMPLES[3], "ranges", {"Q": [[5, -1, 120_400, 512, 513, 1, 1, 1]]}, ACK_ROWS),  # records
+        (EXAMPLES[3], "ranges", {"Q": [[5, -1, 120_400, 512, 512]]}, ACK_ROWS),  # fields
         (EXAMPLES[5], "version", 0, "one or more"),
         (EXAMPLES[5], "entity", "a/b", "a word without a slash"),
     ],

@@ -103,11 +103,41 @@ def test_remembered_clients_are_bounded() -> None:
     kept = Telemetry()
 
     for number in range(telemetry.CLIENTS_MAX + 5):
-        kept.push(TENANT, push(ClientInstanceId=UUID(int=number + 1)), 0.0)
+        kept.push(TENANT, push(ClientInstanceId=UUID(int=number + 1)), number / telemetry.PUSHES_PER_SECOND)
 
     assert len(kept.tenants[TENANT].clients) == telemetry.CLIENTS_MAX
     kept.forget({OTHER: None})
     assert not kept.tenants
+
+
+def test_new_instance_ids_do_not_raise_a_tenants_rate() -> None:
+    kept = Telemetry(pushes_per_second=3.0)
+    unreadable = push(BOMB, CompressionType=telemetry.GZIP, Terminating=True)
+
+    codes = [
+        kept.push(TENANT, {**unreadable, "ClientInstanceId": uuid4()}, 0.0)["ErrorCode"] for _ in range(5)
+    ]
+
+    assert codes == 3 * [Code.INVALID_RECORD] + 2 * [Code.THROTTLING_QUOTA_EXCEEDED]
+    assert kept.tenants[TENANT].refused == 5
+    assert kept.push(OTHER, push(), 0.0) == {"ErrorCode": Code.NONE}
+    assert kept.push(TENANT, push(), 1.0) == {"ErrorCode": Code.NONE}
+
+
+def test_a_small_push_of_many_fields_is_refused_after_a_bounded_number() -> None:
+    many = field(1, b"") * (telemetry.FIELDS_MAX + 1)
+    looked_at = 0
+
+    class Counted(bytes):
+        def __getitem__(self, at: Any) -> Any:
+            nonlocal looked_at
+            looked_at += 1
+            return super().__getitem__(at)
+
+    with pytest.raises(Malformed, match="fields"):
+        telemetry.metrics(Counted(many))
+    assert looked_at <= 3 * telemetry.FIELDS_MAX
+    assert len(gzip.compress(many)) < 200
 
 
 @given(st.binary(max_size=200))

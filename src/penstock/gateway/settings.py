@@ -23,6 +23,7 @@ from penstock.gateway.config import (
     TenantLimits,
 )
 from penstock.gateway.limits.shared_counters import WORKERS_MAX
+from penstock.gateway.tenancy.telemetry import PUSHES_PER_SECOND
 from penstock.model.api_keys import API_KEY_LENGTH
 from penstock.model.entities import GRANT_OPERATIONS, GRANT_PATTERNS, GRANT_RESOURCES, Grant, Role
 from penstock.model.errors.gateway import PlatformKeyMissing
@@ -97,6 +98,7 @@ class Bounds:
     held_bytes_max: int = 8 * 1024 * 1024
     write_buffer_bytes_max: int = 256 * 1024
     in_flight_max: int = 1_000  # requests of one connection
+    telemetry_pushes_per_second: float = PUSHES_PER_SECOND  # of one tenant's clients (KIP-714)
     dials_at_once: int = 32
     drain_seconds: float = 30.0
 

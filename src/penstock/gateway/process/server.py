@@ -40,6 +40,7 @@ from penstock.gateway.process.sni_hosts import Host, host_name, parse_host
 from penstock.gateway.settings import Routing, read_platform_key
 from penstock.gateway.tenancy.apis import offered
 from penstock.gateway.tenancy.platform_client import PlatformClient
+from penstock.gateway.tenancy.telemetry import Telemetry
 from penstock.gateway.tenancy.tenant_names import TenantContext
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Security, tls_context
@@ -107,6 +108,7 @@ class Gateway:
             acks=Acks(int(time.time() * 1000)),
             sampling=RequestSampling(settings.log_sample),
             share_sessions=ShareSessions(self.counters),
+            telemetry=Telemetry(settings.bounds.telemetry_pushes_per_second),
         )
         self.anonymous_usage = Usage()
         self.usage: dict[LogicalClusterId, Usage] = {}

@@ -378,12 +378,13 @@ def span(data: bytes, start: int, end: int) -> Buffer:
     return data if start == 0 and end == len(data) else memoryview(data)[start:end]
 
 
-def spliced(program: Program, names: Names, frame: bytes) -> bytes:
+def spliced(program: Program, names: Names, frame: bytes, seen: Observations | None = None) -> bytes:
     """One complete frame with its size field, rewritten. Raises `NameRefused` or `ResponseRefused`."""
     pieces: list[Buffer] = []
     end = len(frame)
     try:
-        start = program.whole(frame, 0, end, pieces, names, [] if program.observed else None)
+        observed = seen if seen is not None else [] if program.observed else None
+        start = program.whole(frame, 0, end, pieces, names, observed)
     except _UNREADABLE as failure:
         raise _malformed(program.plan, failure) from failure
     return b"".join((*pieces, frame[start:]))

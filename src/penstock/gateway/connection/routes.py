@@ -34,7 +34,7 @@ class Route:
     """What happens to one API in one version."""
 
     __slots__ = (
-        "api", "by_id", "counts_service_time", "has_topic_ids", "lists_brokers", "produces",
+        "api", "by_id", "counts_service_time", "deletes_topics", "has_topic_ids", "lists_brokers", "produces",
         "request", "response", "skips_rewrite", "version",
     )  # fmt: skip
 
@@ -45,6 +45,7 @@ class Route:
         self.produces = api_key == PRODUCE
         self.by_id = self.produces and version >= PRODUCE_IDS_FIRST
         self.skips_rewrite = api_key == FETCH and version >= VERSION_FIRST  # if ids and session are known
+        self.deletes_topics = api == "DeleteTopics"
         self.has_topic_ids = api in _WITH_TOPIC_IDS
         self.lists_brokers = api in _LISTING_BROKERS
         self.counts_service_time = api not in _LONG_POLLS

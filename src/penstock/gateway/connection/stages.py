@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from penstock.gateway.connection.in_flight import InFlight
 from penstock.gateway.connection.states import NO_NEW_FRAMES
 from penstock.model.errors.gateway import ResponseUnexpected
-from penstock.wire.splice import HOLD, TAKE
+from penstock.wire.splice import HOLD, TAKE, Program, spliced
 
 if TYPE_CHECKING:
     from penstock.gateway.connection.connection import Connection
     from penstock.gateway.connection.fast_path import CachedRequest
     from penstock.gateway.connection.routes import Route
     from penstock.model.errors.plans import NameRefused, ResponseRefused
-    from penstock.wire.splice import Action, Observations, Program
+    from penstock.wire.splice import Action, Observations
 
 
 class RequestStages:
@@ -113,7 +113,7 @@ class ResponseStages:
         assert route is not None, "local responses have been flushed"
         self.size = size + 4
         connection.responded(entry, self.size)
-        if entry.then is not None:
+        if entry.then is not None or route.deletes_topics:
             return TAKE
         connection.choose_names(route)
         return route.response
@@ -127,8 +127,7 @@ class ResponseStages:
         error: int | None = None
         if seen is not None:
             connection.observed(route, entry.observed_in_request(), seen)
-            errors = [row[2] for row in seen if row[2]]  # Produce and DeleteTopics have one in each row
-            error = errors[0] if errors else None
+            error = _first_error(seen)
         if connection.sample is not None:
             connection.sample.record_response(entry.correlation_id, self.size, entry.seconds, error)
 
@@ -140,16 +139,36 @@ class ResponseStages:
             connection.fast_path.learn_response(frame, made, cached)
 
     def taken(self, frame: bytes) -> None:
-        """A response to a request that the gateway built."""
+        """A response to a request that the gateway built, or to DeleteTopics."""
         connection = self.connection
         entry = connection.in_flight.popleft()
-        assert entry.then is not None
-        response = entry.then(frame)
+        seen: Observations = []
+        response = self._deleted(frame, seen) if entry.then is None else entry.then(frame)
         if response is not None:
             connection.usage.bytes_out += len(response)
             connection.to_client.append(response)
             if connection.sample is not None:
-                connection.sample.record_response(entry.correlation_id, len(response), entry.seconds)
+                error = _first_error(seen)
+                connection.sample.record_response(entry.correlation_id, len(response), entry.seconds, error)
+
+    def _deleted(self, frame: bytes, seen: Observations) -> bytes:
+        """The response to DeleteTopics. Only its end shows how long the client is muted for it, and the wait
+        is at its beginning: so it is rewritten twice.
+        """
+        connection, route = self.connection, self.route
+        assert route is not None
+        assert isinstance(route.response, Program)
+        whole = len(frame).to_bytes(4, "big") + frame
+        connection.choose_names(route)
+        spliced(route.response, connection.responses.names, whole, seen)
+        connection.observed(route, None, seen)
+        connection.choose_names(route)
+        return spliced(route.response, connection.responses.names, whole)
 
     def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
         raise error
+
+
+def _first_error(seen: Observations) -> int | None:
+    """Produce and DeleteTopics have one in each row."""
+    return next((row[2] for row in seen if row[2]), None)

@@ -183,7 +183,7 @@ class Throttle:
 
     def throttle_seconds(self, now: float) -> float:
         """How long the client will still not be read."""
-        queued = 0.0 if self._queue is None else self._queue.throttle_seconds(now)
+        queued = 0.0 if self._queue is None else self._queue.throttle_seconds_of(self.waiter, now)
         return max(queued, self.muted_until - now)
 
     def _quotas(self) -> list[TenantQuota]:

@@ -68,6 +68,17 @@ class ThrottleQueue:
         ahead = self.queued_amount / rate if rate > 0 else self._seconds_max
         return min(self.quota.debt_seconds(self.dimension, now) + ahead, self._seconds_max)
 
+    def throttle_seconds_of(self, waiter: Waiter, now: float) -> float:
+        """How long a waiting connection will still wait: for those before it, not for its own frame."""
+        rate, ahead = self.quota.rate(self.dimension), 0.0
+        for queued, amount, since in self._waiting:
+            if queued is waiter:
+                longest = max(0.0, since + self._seconds_max - now)
+                behind = ahead / rate if rate > 0 else longest
+                return min(self.quota.debt_seconds(self.dimension, now) + behind, longest)
+            ahead += amount
+        return 0.0
+
     def join(self, waiter: Waiter, amount: float, now: float) -> None:
         self._account(now)
         self._waiting.append((waiter, amount, now))

@@ -29,6 +29,8 @@ The first word of a line is one of these:
     revoke    the client's key is revoked
     lost      the broker closed its connection
     ends      the client's side is gone
+    busy      the tenant has used up its slice of processor time; `slice` continues with one slice of what
+              this connection has received meanwhile
     full      `full broker` or `full client`: that side does not take more; `free` ends it
     expect    all that came out since the last `expect`, in order, separated by commas: a frame to `broker` or
               `client` (or `broker part`, the start of a frame that is not read to its end), `log in`, `call`,
@@ -60,6 +62,7 @@ from penstock.gateway.connection.effects import Call, Close, Deny, LogIn, Wake
 from penstock.gateway.connection.local_requests import api_versions_response
 from penstock.gateway.connection.scram_login import MECHANISM
 from penstock.gateway.connection.services import Services
+from penstock.gateway.connection.states import SLICED
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.limits.metering import Usage
 from penstock.gateway.settings import Bounds
@@ -341,6 +344,16 @@ class Player:
         self.made.drain(self.now)
         self.carry_out()
 
+    def busy(self, text: str) -> None:
+        assert not text
+        self.gateway.usage.slice_ends_at = -1.0
+
+    def slice(self, text: str) -> None:
+        assert not text
+        assert self.made.pauses & SLICED, "it waits for no slice"
+        self.made.next_slice(self.now)
+        self.carry_out()
+
     def full(self, text: str) -> None:
         self._set_full(text, full=True)
 
@@ -377,6 +390,8 @@ class Player:
 
     def carry_out(self) -> None:
         connection = self.made
+        while connection.pauses & SLICED and not connection.closed and self.gateway.usage.slice_ends_at > 0:
+            connection.next_slice(self.now)
         to_broker, connection.to_broker = connection.to_broker, []
         self._write("broker", b"".join(to_broker), self._to_broker)
         to_client, connection.to_client = connection.to_client, []

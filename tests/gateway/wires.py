@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
 from penstock.gateway.limits.metering import Usage
+from penstock.gateway.process.scheduler import Scheduler
 from penstock.gateway.process.server import Gateway
 from penstock.gateway.process.session import Session
 from penstock.gateway.process.upstream import Upstream
@@ -76,10 +77,22 @@ class Wire(asyncio.Transport):
         return frames
 
 
-def quiet_gateway(bounds: Bounds = BOUNDS) -> Gateway:
+class AtOnce(Scheduler):
+    """Serves every slice at once, so that the outcome of a call shows without a pass of the event loop."""
+
+    def charge(self, usage: Usage) -> None:
+        super().charge(usage)
+        self.queue.end_pass()
+
+    def add(self, session: Session) -> None:
+        session.next_slice()
+
+
+def quiet_gateway(bounds: Bounds = BOUNDS, scheduler: Scheduler | None = None) -> Gateway:
     """A gateway that was never started. Create it inside an event loop."""
     settings = GatewaySettings("g", "127.0.0.1", "127.0.0.1", Path("none"), bounds=bounds)
     made = Gateway(settings, GatewayConfig(PhysicalClusterId("pkc-000001"), (BROKER,), (TENANT,)))
+    made.scheduler = scheduler or AtOnce()
     made.versions[BROKER.id] = ({"Produce": Versions(0, 13)}, {})
     return made
 

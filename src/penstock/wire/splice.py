@@ -9,6 +9,9 @@ input ended is buffered. All others are buffered until they are complete, up to 
 written in canonical encoding. The choice depends on the frame's size alone, so the output does not depend on
 how the input was cut.
 
+With `slice_work` set, at most so much is done in one call. The rest is kept, and the handler's `sliced` is
+called: `proceed` continues with it, and nothing may be fed before.
+
 After an error the connection must be closed, since part of a frame may already be sent.
 """
 
@@ -57,6 +60,12 @@ REQUEST_HEAD_BYTES: Final = 14  # size, API, version, correlation id, length of 
 RESPONSE_HEAD_BYTES: Final = 8  # size, correlation id
 PIECES_MAX: Final = 8  # buffers of one frame; more are joined
 COPIED_BYTES_MAX: Final = 512  # a shorter span is cheaper to copy than to wrap in a memoryview
+
+# The work of a frame in units of about 4 µs, that of one on the fast path. One that is rewritten costs more
+# with its size, and one that is handed over may cost anything, so a slice ends after it.
+UNSLICED: Final = 1 << 60
+REWRITE_WORK: Final = 4
+WORK_SHIFT: Final = 9  # 512 bytes to rewrite are a unit
 
 _size = struct.Struct(">i")
 _request_head = struct.Struct(">ihhi")
@@ -158,8 +167,8 @@ class Splicer:
     """
 
     __slots__ = (
-        "_bytes_needed", "_decision", "_held", "_pass_bytes", "_seen", "_walk", "fast_path", "handler",
-        "learn", "limits", "names",
+        "_bytes_needed", "_decision", "_held", "_parked", "_pass_bytes", "_rest", "_rest_at", "_seen",
+        "_walk", "fast_path", "handler", "learn", "limits", "names", "slice_work",
     )  # fmt: skip
 
     head_bytes: int
@@ -179,10 +188,14 @@ class Splicer:
         self._pass_bytes = 0  # the next bytes of a streamed frame that need no rewriting
         self._walk: Walk | None = None
         self._seen: Observations | None = None
+        self.slice_work = UNSLICED  # in one call
+        self._rest = b""  # what the slice did not reach, from `_rest_at` on
+        self._rest_at = 0
+        self._parked = b""  # received after that
 
     @property
     def held_bytes(self) -> int:
-        return len(self._held)
+        return len(self._held) + len(self._rest) - self._rest_at + len(self._parked)
 
     @property
     def between_frames(self) -> bool:
@@ -199,6 +212,22 @@ class Splicer:
         self._held.clear()
         self._bytes_needed = 0
         self._frames(data, 0, 0, out)
+
+    def park(self, data: bytes) -> None:
+        """Keep received bytes for `proceed`."""
+        self._parked += data
+
+    def proceed(self, out: list[Buffer]) -> None:
+        """Process the next slice of what was kept; the handler is called if there is more."""
+        if self._rest:
+            data, position = self._rest, self._rest_at
+            self._rest, self._rest_at = b"", 0
+            self._frames(data, position, position, out)
+            if self._parked and not self._rest:
+                self.handler.sliced()
+        elif self._parked:
+            data, self._parked = self._parked, b""
+            self.feed(data, out)
 
     def feed(self, data: bytes, out: list[Buffer]) -> None:
         """Process received bytes; append the bytes to send to `out`."""
@@ -231,16 +260,22 @@ class Splicer:
         """Process every complete frame in `data`; `data[start:position]` is not written yet."""
         here = len(data)
         fast_path = self.fast_path
+        work = self.slice_work
         head_bytes = self._bytes_needed = self.head_bytes
         while here - position >= head_bytes:
             if start < position:  # before the handler is called: it may write between two frames
                 out.append(span(data, start, position))
                 start = position
+            if work <= 0:
+                self._rest, self._rest_at = data, position
+                self.handler.sliced()
+                return
             if fast_path is not None:
                 end = fast_path(data, position, here, out)
                 if end:
                     self._decision = None
                     start = position = end
+                    work -= 1
                     continue
             decision = self._decision
             if decision is None:
@@ -255,7 +290,9 @@ class Splicer:
                     break
                 self.handler.taken(data[position + SIZE_BYTES : end])
                 start = position = end
+                work -= self.slice_work
                 continue
+            work -= REWRITE_WORK
             if size > self.limits.whole_bytes_max and decision.streams:
                 ended = self._start(decision, data, position, size, out)
                 if ended is None:
@@ -268,6 +305,7 @@ class Splicer:
                 break
             start = self._whole(decision, data, position, end, out)
             position = end
+            work -= size >> WORK_SHIFT
         if start < position:
             out.append(span(data, start, position))
         if position < here:

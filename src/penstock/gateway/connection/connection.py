@@ -9,6 +9,9 @@ there too, so a client always receives its responses in order.
 
 Back-pressure: when one side cannot be written to, the other is not read. A client is also not read while the
 gateway works on one of its requests, while it waits for a quota, and while too many requests are in flight.
+
+Processor time: one call does at most `SLICE_WORK`, and nothing at all while the tenant has used up its slice
+of the event loop's time (`limits.ready_queue`). The rest is kept in order, and `next_slice` continues.
 """
 
 from __future__ import annotations
@@ -27,12 +30,15 @@ from penstock.gateway.connection.routes import API_VERSIONS, BEFORE_LOGIN, Route
 from penstock.gateway.connection.stages import RequestStages, ResponseStages
 from penstock.gateway.connection.states import (
     BROKER_FULL,
+    BROKER_SLICE,
     CLIENT_FULL,
+    CLIENT_SLICE,
     CLOSED,
     DRAINING,
     IN_FLIGHT,
     LOCAL_WORK,
     MUTED,
+    SLICED,
     THROTTLED,
     Event,
     Life,
@@ -65,6 +71,7 @@ if TYPE_CHECKING:
 CLOSING_SECONDS: Final = 5.0  # for a client to read what was written before the connection is aborted
 RENEWED_AFTER: Final = 0.8  # of a login's lifetime: a request may be in flight when it ends
 NEVER: Final = float("inf")
+SLICE_WORK: Final = 64  # of one call, in units of `wire.splice`: a quarter of a millisecond
 
 
 class Connection:
@@ -108,6 +115,7 @@ class Connection:
         self.effects: list[Effect] = []
         self.limits = Limits(bounds.frame_bytes_max, bounds.held_bytes_max)
         self.requests = Requests(RequestStages(self), Names(), self.limits)
+        self.requests.slice_work = SLICE_WORK
         self.routes: dict[tuple[int, int], Route] = {}  # empty before login
         self.local_requests = LocalRequests(self)
         self.work = LocalWork(self)
@@ -125,6 +133,11 @@ class Connection:
             return
         self.now = now
         self.active = True
+        usage = self.usage
+        if usage.processor_seconds >= usage.slice_ends_at or self.pauses & SLICED:
+            self.requests.park(data)
+            self.pauses |= CLIENT_SLICE
+            return
         throttle = self.throttle
         if throttle is not None:
             throttle.expect(len(self.in_flight))
@@ -133,6 +146,10 @@ class Connection:
         except PenstockError as failure:
             self.fail(failure)
             return
+        self._requests_read()
+
+    def _requests_read(self) -> None:
+        throttle = self.throttle
         if throttle is not None:
             throttle.in_flight_before = len(self.in_flight)
             unknown_ids = self.unknown_ids
@@ -145,6 +162,11 @@ class Connection:
         if self.closed:
             return
         self.now = now
+        usage = self.usage
+        if usage.processor_seconds >= usage.slice_ends_at or self.pauses & BROKER_SLICE:
+            self.responses.park(data)
+            self.pauses |= BROKER_SLICE
+            return
         try:
             self.responses.feed(data, self.to_client)
             self.flush()
@@ -152,6 +174,26 @@ class Connection:
             self.fail(failure)
         if self.pauses or self._resumable:
             self._responses_sent()
+
+    def next_slice(self, now: float) -> None:
+        """Continue with what was read before; `pauses` shows whether there is more."""
+        if self.closed:
+            return
+        self.now = now
+        sides = self.pauses & SLICED
+        self.pauses &= ~SLICED
+        try:
+            if sides & BROKER_SLICE:
+                self.responses.proceed(self.to_client)
+                self.flush()
+            if sides & CLIENT_SLICE:
+                if self.throttle is not None:
+                    self.throttle.expect(len(self.in_flight))
+                self.requests.proceed(self.to_broker)
+                self._requests_read()
+        except PenstockError as failure:
+            self.fail(failure)
+        self._responses_sent()
 
     def _responses_sent(self) -> None:
         """Continue with a client whose in-flight queue has shrunk; close a drained one."""
@@ -238,6 +280,10 @@ class Connection:
         if not self.pauses:
             return True
         return self.pauses == DRAINING and not self.requests.between_frames
+
+    @property
+    def reads_broker(self) -> bool:
+        return not self.pauses & (CLIENT_FULL | BROKER_SLICE)
 
     def pause(self, reason: int) -> None:
         self.pauses |= reason
@@ -388,6 +434,7 @@ class Connection:
         fast_path = self.fast_path = FastPath(self, outward, self.throttle, self.services.acks)
         stages = ResponseStages(self)
         self.responses = Responses(stages, self.inward, self.limits)
+        self.responses.slice_work = SLICE_WORK
         self.responses.fast_path, self.responses.learn = fast_path.pass_response, stages.learn
         self.requests.names = self.services.names(outward)
         self.requests.fast_path, self.requests.learn = fast_path.pass_request, self.requests.handler.learn

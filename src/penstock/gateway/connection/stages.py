@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.gateway.connection.in_flight import InFlight
-from penstock.gateway.connection.states import NO_NEW_FRAMES
+from penstock.gateway.connection.states import BROKER_SLICE, CLIENT_SLICE, NO_NEW_FRAMES
 from penstock.model.errors.gateway import ResponseUnexpected
 from penstock.wire.splice import HOLD, TAKE, Program, spliced
 
@@ -75,6 +75,9 @@ class RequestStages:
         self._count()
         self.connection.local_requests.refuse(frame, error)
 
+    def sliced(self) -> None:
+        self.connection.pause(CLIENT_SLICE)
+
     def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Observations) -> None:
         connection, route = self.connection, self.route
         assert route is not None
@@ -130,6 +133,9 @@ class ResponseStages:
             error = _first_error(seen)
         if connection.sample is not None:
             connection.sample.record_response(entry.correlation_id, self.size, entry.seconds, error)
+
+    def sliced(self) -> None:
+        self.connection.pause(BROKER_SLICE)
 
     def learn(self, frame: tuple[bytes, int, int], made: bytes, seen: Observations) -> None:
         del seen

@@ -46,6 +46,10 @@ CLIENT_FULL: Final = 16  # it does not read its responses
 THROTTLED: Final = 32  # it waits in a throttle queue
 MUTED: Final = 64  # it changed too many partitions
 CLOSED: Final = 128  # what was read with the frame that closed it is not served
+# Processor time: what was read from a side waits in the ready queue, and neither side is read meanwhile.
+CLIENT_SLICE: Final = 256
+BROKER_SLICE: Final = 512
+SLICED: Final = CLIENT_SLICE | BROKER_SLICE
 # The next frame stays unread.
 NO_NEW_FRAMES: Final = LOCAL_WORK | DRAINING | IN_FLIGHT | CLIENT_FULL | THROTTLED | MUTED | CLOSED
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.model.ids import LogicalClusterId
 
 NEVER_REACHED: Final = 1 << 60
+SLICE_SECONDS: Final = 0.002  # of the event loop's time, for a tenant while others wait
 
 
 class Usage:
@@ -25,8 +26,9 @@ class Usage:
 
     __slots__ = (
         "attempts", "bytes_in", "bytes_in_check_at", "bytes_out", "calibration", "connections", "exhausted",
-        "granted", "partition_changes", "pressure_throttled_seconds", "refused", "requests",
-        "requests_check_at", "service_seconds", "throttled_seconds",
+        "granted", "partition_changes", "pressure_throttled_seconds", "processor_check_at",
+        "processor_seconds", "refused", "requests", "requests_check_at", "service_seconds", "slice_ends_at",
+        "slices_queued", "throttled_seconds",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -36,6 +38,11 @@ class Usage:
         # The counter values at which the quota is checked next.
         self.bytes_in_check_at = self.requests_check_at = NEVER_REACHED
         self.exhausted = 0  # bits of exhausted limits
+        # Time of the event loop, and at which value of it the current slice is used up (`ready_queue`).
+        self.processor_seconds = 0.0
+        self.slice_ends_at = SLICE_SECONDS
+        self.processor_check_at = SLICE_SECONDS / 2
+        self.slices_queued = 0  # how often one of its connections waited for a slice
         self.service_seconds = 0.0
         self.calibration = 0.0  # seconds to add to that, below 0: what was not the broker's work
         self.connections = 0

@@ -7,6 +7,7 @@ Modules:
   metrics            the gateway's Prometheus metrics
   run                runs a gateway from its file: assembles, supervises workers, serves metrics
   run_file           which gateways run with a configuration file
+  scheduler          serves connections that wait for processor time
   server             listeners, sessions, and periodic housekeeping
   session            the asyncio side of a connection: two transports
   sni_hosts          host names that select a tenant and a broker

@@ -42,6 +42,16 @@ _BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
     ("requests", "Requests, including refused ones.", lambda usage: usage.requests),
     ("logins", "Successful logins, admitted or not.", lambda usage: usage.attempts),
     (
+        "processor_seconds",
+        "Time the event loop worked for a tenant, without system calls.",
+        lambda usage: usage.processor_seconds,
+    ),
+    (
+        "slices_queued",
+        "How often a connection waited for its tenant's next slice of the event loop's time.",
+        lambda usage: usage.slices_queued,
+    ),
+    (
         "service_seconds",
         "Time brokers took, without long polls and acks=all waits.",
         lambda usage: usage.service_seconds,

@@ -35,6 +35,7 @@ from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.limits.tenant_quota import Quotas
 from penstock.gateway.process.listener_sockets import bind_port
+from penstock.gateway.process.scheduler import Scheduler
 from penstock.gateway.process.session import Session
 from penstock.gateway.process.sni_hosts import Host, host_name, parse_host
 from penstock.gateway.settings import Routing, read_platform_key
@@ -110,7 +111,8 @@ class Gateway:
             share_sessions=ShareSessions(self.counters),
             telemetry=Telemetry(settings.bounds.telemetry_pushes_per_second),
         )
-        self.anonymous_usage = Usage()
+        self.scheduler = Scheduler()
+        self.anonymous_usage = Usage()  # connections before login share one slice of processor time
         self.usage: dict[LogicalClusterId, Usage] = {}
         self.denials: dict[Denial, int] = dict.fromkeys(Denial, 0)
         self.sessions: dict[int, Session] = {}

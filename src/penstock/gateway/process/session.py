@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.gateway.connection.connection import Connection
 from penstock.gateway.connection.effects import Call, Deny, LogIn, Wake
 from penstock.gateway.connection.login import authenticate
-from penstock.gateway.connection.states import CLIENT_FULL, State
+from penstock.gateway.connection.states import BROKER_SLICE, SLICED, State
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.process.upstream import dial
 from penstock.model.errors import PenstockError
@@ -41,8 +41,17 @@ class Session:
     """A client's asyncio protocol, without the base class, which mypyc cannot compile."""
 
     __slots__ = (
-        "_now", "_reads_broker", "_reads_client", "_tasks", "broker_transport", "connection", "server",
-        "sni_tenant", "transport", "upstream",
+        "_now",
+        "_reads_broker",
+        "_reads_client",
+        "_ready",
+        "_tasks",
+        "broker_transport",
+        "connection",
+        "server",
+        "sni_tenant",
+        "transport",
+        "upstream",
     )  # fmt: skip
 
     def __init__(self, server: Gateway, number: int, address: str, broker: Broker | None) -> None:
@@ -57,6 +66,7 @@ class Session:
         self.broker_transport: asyncio.Transport | None = None  # the upstream's
         self._reads_client = True
         self._reads_broker = True
+        self._ready = False  # in the ready queue
         self._tasks: set[asyncio.Task[None]] = set()
 
     # The client's side: asyncio callbacks
@@ -72,8 +82,9 @@ class Session:
         self._carry_out()
 
     def data_received(self, data: bytes) -> None:
-        self.connection.from_client(data, self._now())
-        self._carry_out()
+        now = self._now()
+        self.connection.from_client(data, now)
+        self._carry_out_since(now)
 
     def eof_received(self) -> None:
         """The transport closes itself."""
@@ -98,8 +109,9 @@ class Session:
     # The broker's side
 
     def from_broker(self, data: bytes) -> None:
-        self.connection.from_broker(data, self._now())
-        self._carry_out()
+        now = self._now()
+        self.connection.from_broker(data, now)
+        self._carry_out_since(now)
 
     def broker_backpressure(self, full: bool) -> None:
         self.connection.broker_full(full, self._now())
@@ -107,12 +119,24 @@ class Session:
 
     def broker_lost(self, failure: Exception | None) -> None:
         del failure
+        while self.connection.pauses & BROKER_SLICE and not self.connection.closed:
+            self.next_slice()
         if not self.connection.closed:
             self.close("the broker closed its connection")
         assert self.upstream is not None
         self.server.upstream_closed(self.upstream)
 
     # What the server asks for
+
+    def next_slice(self) -> None:
+        """Continue with what was read. A failure ends this connection alone."""
+        self._ready = False
+        now = self._now()
+        try:
+            self.connection.next_slice(now)
+        except Exception as failure:  # noqa: BLE001 - the scheduler keeps serving others
+            self._internal_error(failure)
+        self._carry_out_since(now)
 
     def proceed(self, queue: ThrottleQueue) -> None:
         """Continue after waiting in a queue. A failure ends this connection alone."""
@@ -155,6 +179,14 @@ class Session:
 
     # Carrying out
 
+    def _carry_out_since(self, started: float) -> None:
+        """Carry out, and charge the tenant for the time since then."""
+        self._carry_out()
+        usage = self.connection.usage
+        usage.processor_seconds += self._now() - started
+        if usage.processor_seconds >= usage.processor_check_at:
+            self.server.scheduler.charge(usage)
+
     def _carry_out(self) -> None:
         connection = self.connection
         if connection.to_broker:
@@ -171,13 +203,16 @@ class Session:
             self._choose_sides()
 
     def _choose_sides(self) -> None:
-        """Pause or resume reading either side."""
+        """Pause or resume reading either side; queue for a slice of processor time."""
         connection = self.connection
+        if connection.pauses & SLICED and not self._ready and not connection.closed:
+            self._ready = True
+            self.server.scheduler.add(self)
         reads_client = connection.reads_client
         if reads_client != self._reads_client:
             self._reads_client = reads_client
             _read(self.transport, reads_client)
-        reads_broker = not connection.pauses & CLIENT_FULL
+        reads_broker = connection.reads_broker
         if reads_broker != self._reads_broker:
             self._reads_broker = reads_broker
             _read(self.broker_transport, reads_broker)

@@ -137,6 +137,9 @@ class Gateway:
             return api_versions_response(version, correlation_id, {"Produce": Versions(0, 13)}, {})
 
         self.services = Services(self.bounds, versions, lambda _: (BROKER,))
+        self.services.held.connections_of = lambda usage: [
+            player for player in self.players if player.made.usage is usage
+        ]
         self.services.platform = PlatformClient((BROKER,), PlatformKey(bytes(32)), None)  # no call is made
         self.context = TenantContext(self.tenant, {1: (b"gateway", 9001)}, lambda: self.now)
         self.context.topics = TopicIds(MASK.to_bytes(16))
@@ -161,6 +164,7 @@ class Gateway:
     def _sweep(self) -> None:
         for player in self.players:
             player.sweep()
+        self.services.held.sweep(self.now)
         self.later(SWEEP_SECONDS, self._sweep)
 
 
@@ -437,7 +441,13 @@ class Player:
             case Close():
                 self.gateway.later(effect.after_seconds, lambda: self.made.close(effect.reason))
 
-    # As the connection's waiter
+    # As the connection's owner
+
+    def hold(self, on: bool) -> None:
+        self.made.hold(on)
+
+    def give_up(self, held: int, limit: int) -> None:
+        self.made.give_up(held, limit)
 
     def proceed(self, queue: ThrottleQueue) -> None:
         self.made.proceed(queue, self.now)

@@ -96,6 +96,11 @@ class Bounds:
     unauthenticated_bytes_max: int = 64 * 1024
     frame_bytes_max: int = 100 * 1024 * 1024
     held_bytes_max: int = 8 * 1024 * 1024
+    # Frames that are unfinished or wait: of one tenant, of all, and of connections before login.
+    tenant_held_bytes_max: int = 32 * 1024 * 1024
+    process_held_bytes_max: int = 256 * 1024 * 1024
+    unauthenticated_held_bytes_max: int = 8 * 1024 * 1024
+    held_seconds: float = 30.0  # for a frame to end while its tenant holds too many bytes
     write_buffer_bytes_max: int = 256 * 1024
     in_flight_max: int = 1_000  # requests of one connection
     telemetry_pushes_per_second: float = PUSHES_PER_SECOND  # of one tenant's clients (KIP-714)

@@ -35,6 +35,7 @@ from penstock.gateway.connection.states import (
     CLIENT_SLICE,
     CLOSED,
     DRAINING,
+    HELD,
     IN_FLIGHT,
     LOCAL_WORK,
     MUTED,
@@ -60,9 +61,9 @@ if TYPE_CHECKING:
     from penstock.gateway.config import Broker, GatewayConfig, Principal
     from penstock.gateway.connection.effects import Effect
     from penstock.gateway.connection.in_flight import OnResponse
-    from penstock.gateway.connection.services import Services
+    from penstock.gateway.connection.services import Owner, Services
     from penstock.gateway.limits.metering import Usage
-    from penstock.gateway.limits.throttle_queue import ThrottleQueue, Waiter
+    from penstock.gateway.limits.throttle_queue import ThrottleQueue
     from penstock.gateway.tenancy.tenant_names import TenantContext
     from penstock.gateway.tenancy.topic_ids import UnknownIds
     from penstock.wire.frames import Request
@@ -78,7 +79,7 @@ class Connection:
     """A client's connection, from accept to close. Every method that takes `now` may produce output."""
 
     __slots__ = (
-        "_resumable", "active", "broker", "closed", "context", "effects", "fast_path", "in_flight",
+        "_resumable", "active", "broker", "closed", "context", "effects", "fast_path", "held", "in_flight",
         "in_flight_max", "inward", "last_active", "learning_inward", "life", "limits", "local_requests",
         "now", "number", "outward", "pauses", "renew_at", "requests", "responded_at", "responses", "routes",
         "sample", "services", "throttle", "to_broker", "to_client", "unknown_ids", "usage", "waiter",
@@ -92,7 +93,7 @@ class Connection:
         address: str,
         broker: Broker | None,
         usage: Usage,
-        waiter: Waiter,
+        waiter: Owner,
         now: float,
     ) -> None:
         bounds = services.bounds
@@ -100,7 +101,7 @@ class Connection:
         self.number = number
         self.broker = broker  # None until SNI or the login selects one
         self.usage = usage  # the tenant's after login
-        self.waiter = waiter  # continues this connection when it has waited for a quota
+        self.waiter = waiter  # continues this connection when it has waited for a quota, and pauses it
         self.life = Life(address)
         self.closed = False
         self.now = now
@@ -124,6 +125,7 @@ class Connection:
         self.sample: ConnectionSample | None = None  # if the tenant's requests are sampled
         self.unknown_ids: UnknownIds | None = None
         self.renew_at = NEVER  # when to log in to the broker again
+        self.held = 0  # bytes of frames that are unfinished or wait
         self._resumable = False  # something that prevented reading a frame is over
 
     # Bytes
@@ -137,6 +139,7 @@ class Connection:
         if usage.processor_seconds >= usage.slice_ends_at or self.pauses & SLICED:
             self.requests.park(data)
             self.pauses |= CLIENT_SLICE
+            self._count_held()
             return
         throttle = self.throttle
         if throttle is not None:
@@ -147,6 +150,8 @@ class Connection:
             self.fail(failure)
             return
         self._requests_read()
+        if self.held or self.requests.held_bytes:
+            self._count_held()
 
     def _requests_read(self) -> None:
         throttle = self.throttle
@@ -166,6 +171,7 @@ class Connection:
         if usage.processor_seconds >= usage.slice_ends_at or self.pauses & BROKER_SLICE:
             self.responses.park(data)
             self.pauses |= BROKER_SLICE
+            self._count_held()
             return
         try:
             self.responses.feed(data, self.to_client)
@@ -174,6 +180,8 @@ class Connection:
             self.fail(failure)
         if self.pauses or self._resumable:
             self._responses_sent()
+        if self.held or self.responses.held_bytes:
+            self._count_held()
 
     def next_slice(self, now: float) -> None:
         """Continue with what was read before; `pauses` shows whether there is more."""
@@ -277,13 +285,14 @@ class Connection:
     @property
     def reads_client(self) -> bool:
         """Whether the client's side should be read. A draining one is read to the end of its frame."""
-        if not self.pauses:
-            return True
-        return self.pauses == DRAINING and not self.requests.between_frames
+        return not self.pauses or self._serves(self.pauses)
+
+    def _serves(self, pauses: int) -> bool:
+        return not pauses or (pauses == DRAINING and not self.requests.between_frames)
 
     @property
     def reads_broker(self) -> bool:
-        return not self.pauses & (CLIENT_FULL | BROKER_SLICE)
+        return not self.pauses & (CLIENT_FULL | BROKER_SLICE | HELD)
 
     def pause(self, reason: int) -> None:
         self.pauses |= reason
@@ -295,7 +304,7 @@ class Connection:
             self._resumable = True
 
     def _resume(self) -> None:
-        while self._resumable and self.reads_client and not self.closed:
+        while self._resumable and self._serves(self.pauses & ~HELD) and not self.closed:
             self._resumable = False
             try:
                 self.requests.resume(self.to_broker)
@@ -304,6 +313,24 @@ class Connection:
                 return
         if self.unknown_ids is not None and self.unknown_ids.ids:
             self._look_up_ids()
+        self._count_held()
+
+    def _count_held(self) -> None:
+        linked = self.throttle is not None
+        held = self.requests.held_bytes + (self.responses.held_bytes if linked else 0)
+        if held != self.held:
+            self.held = held
+            self.services.held.count(self.waiter, self.usage if linked else None, held, self.now)
+
+    def hold(self, on: bool) -> None:
+        """The tenant's connections hold too many bytes, or no longer do."""
+        self.pauses = self.pauses | HELD if on else self.pauses & ~HELD
+
+    def give_up(self, held: int, limit: int) -> None:
+        """Close: a budget for unfinished frames is exceeded, and this one does not end."""
+        if not self.closed:
+            self.deny(Denial.HELD_BYTES, error=f"it holds {held} bytes of unfinished frames; limit {limit}")
+            self.abort("it did not finish its frame")
 
     def _look_up_ids(self) -> None:
         if self.requests.between_frames:
@@ -412,6 +439,7 @@ class Connection:
             if largest is None
             else Limits(min(largest, self.limits.frame_bytes_max), self.limits.held_bytes_max)
         )
+        self.hold(services.held.pauses(self.usage))
         self.routes = routes(restricted=context.restricted)
         self.broker_login_renewed(lifetime_ms)
         self.life = advance(self.life, Event.LINKED)
@@ -611,6 +639,8 @@ class Connection:
         """The client's side is gone."""
         self.now = now
         self._close("")
+        if self.held:
+            self.services.held.count(self.waiter, self.usage if self.throttle is not None else None, 0, now)
         if self.throttle is not None:
             self.throttle.closed(now)
         if self.sample is not None:

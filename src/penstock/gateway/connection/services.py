@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.balance.replica_placement import spread
 from penstock.gateway.connection.request_sampling import RequestSampling
 from penstock.gateway.limits.ack_ranges import Acks
+from penstock.gateway.limits.held_bytes import HeldBytes, Holder
 from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.tenant_quota import Quotas
+from penstock.gateway.limits.throttle_queue import Waiter
 from penstock.gateway.tenancy.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.gateway.tenancy.platform_client import PlatformClient
     from penstock.gateway.tenancy.tenant_names import Outward
     from penstock.wire.names import Names
+
+
+class Owner(Waiter, Holder, Protocol):
+    """The process's side of a connection."""
 
 
 def renamed(outward: Outward) -> Names:
@@ -52,3 +58,13 @@ class Services:
     telemetry: Telemetry = field(default_factory=Telemetry)
     platform: PlatformClient | None = None  # set when the gateway starts
     names: Callable[[Outward], Names] = renamed  # of requests; tests switch renaming off
+    held: HeldBytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        bounds = self.bounds
+        self.held = HeldBytes(
+            bounds.tenant_held_bytes_max,
+            bounds.process_held_bytes_max,
+            bounds.unauthenticated_held_bytes_max,
+            bounds.held_seconds,
+        )

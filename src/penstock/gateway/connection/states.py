@@ -49,6 +49,7 @@ CLOSED: Final = 128  # what was read with the frame that closed it is not served
 # Processor time: what was read from a side waits in the ready queue, and neither side is read meanwhile.
 CLIENT_SLICE: Final = 256
 BROKER_SLICE: Final = 512
+HELD: Final = 1024  # the tenant's connections hold too many bytes; what was read is served
 SLICED: Final = CLIENT_SLICE | BROKER_SLICE
 # The next frame stays unread.
 NO_NEW_FRAMES: Final = LOCAL_WORK | DRAINING | IN_FLIGHT | CLIENT_FULL | THROTTLED | MUTED | CLOSED

@@ -37,6 +37,7 @@ class Denial(StrEnum):
     IDLE = "idle"
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
+    HELD_BYTES = "held_bytes"  # it kept a frame unfinished while a budget for those was exceeded
     API_REFUSED = "api_refused"
     NAME_REFUSED = "name_refused"
     SHARE_SESSIONS = "share_sessions"

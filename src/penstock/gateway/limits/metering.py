@@ -25,10 +25,10 @@ class Usage:
     """One tenant's counters on this gateway."""
 
     __slots__ = (
-        "attempts", "bytes_in", "bytes_in_check_at", "bytes_out", "calibration", "connections", "exhausted",
-        "granted", "partition_changes", "pressure_throttled_seconds", "processor_check_at",
-        "processor_seconds", "refused", "requests", "requests_check_at", "service_seconds", "slice_ends_at",
-        "slices_queued", "throttled_seconds",
+        "attempts", "bytes_in", "bytes_in_check_at", "bytes_out", "calibration", "connections",
+        "exhausted", "granted", "held_bytes", "held_pauses", "partition_changes",
+        "pressure_throttled_seconds", "processor_check_at", "processor_seconds", "refused", "requests",
+        "requests_check_at", "service_seconds", "slice_ends_at", "slices_queued", "throttled_seconds",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -38,6 +38,8 @@ class Usage:
         # The counter values at which the quota is checked next.
         self.bytes_in_check_at = self.requests_check_at = NEVER_REACHED
         self.exhausted = 0  # bits of exhausted limits
+        self.held_bytes = 0  # now, of frames that are unfinished or wait
+        self.held_pauses = 0  # how often they exceeded their budget
         # Time of the event loop, and at which value of it the current slice is used up (`ready_queue`).
         self.processor_seconds = 0.0
         self.slice_ends_at = SLICE_SECONDS

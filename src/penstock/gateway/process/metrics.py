@@ -52,6 +52,11 @@ _BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
         lambda usage: usage.slices_queued,
     ),
     (
+        "held_pauses",
+        "How often a tenant was not read because its unfinished frames exceeded their budget.",
+        lambda usage: usage.held_pauses,
+    ),
+    (
         "service_seconds",
         "Time brokers took, without long polls and acks=all waits.",
         lambda usage: usage.service_seconds,
@@ -85,6 +90,10 @@ class GatewayMetrics:
             for tenant_label, total in sums.items():
                 family.add_metric([tenant_label], total)
             yield family
+        held = _gauge("held_bytes", "Bytes of frames that are unfinished or wait.", TENANT)
+        for tenant, usage in usages[:TENANTS_SHOWN_MAX]:
+            held.add_metric([tenant], usage.held_bytes)
+        yield held
         yield from self._limits()
         yield from self._tuned()
         connections = _gauge("connections", "Open connections.", "state")

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
     from penstock.gateway.limits.broker_pressure import AutoTuner
     from penstock.gateway.limits.calibration import Calibration
+    from penstock.gateway.limits.held_bytes import Holder
     from penstock.gateway.process.config_source import ConfigSource
     from penstock.gateway.process.upstream import Upstream
     from penstock.gateway.settings import GatewaySettings
@@ -111,6 +112,7 @@ class Gateway:
             share_sessions=ShareSessions(self.counters),
             telemetry=Telemetry(settings.bounds.telemetry_pushes_per_second),
         )
+        self.services.held.connections_of = self._sessions_of
         self.scheduler = Scheduler()
         self.anonymous_usage = Usage()  # connections before login share one slice of processor time
         self.usage: dict[LogicalClusterId, Usage] = {}
@@ -378,6 +380,9 @@ class Gateway:
         sessions_max = -(-whole.limits.fetch_sessions_max // workers)
         return replace(whole, limits=replace(whole.limits, fetch_sessions_max=sessions_max))
 
+    def _sessions_of(self, usage: Usage) -> list[Holder]:
+        return [session for session in self.sessions.values() if session.connection.usage is usage]
+
     def _brokers_for(self, tenant: Tenant) -> tuple[Broker, ...]:
         return self.config.brokers_for(tenant)
 
@@ -484,6 +489,7 @@ class Gateway:
         self.services.acks.now_ms = int(time.time() * 1000)
         for session in list(self.sessions.values()):
             session.sweep(now)
+        self.services.held.sweep(now)
 
     def _publish_reports(self, *, last: bool = False) -> None:
         acks, source = self.services.acks, self.report_source

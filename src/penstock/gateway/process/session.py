@@ -161,6 +161,14 @@ class Session:
             self._internal_error(failure)
         self._carry_out()
 
+    def hold(self, on: bool) -> None:
+        self.connection.hold(on)
+        self._choose_sides()
+
+    def give_up(self, held: int, limit: int) -> None:
+        self.connection.give_up(held, limit)
+        self._carry_out()
+
     def broker_limits_changed(self) -> None:
         self.connection.broker_limits_changed(self._now())
 

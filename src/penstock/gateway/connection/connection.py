@@ -26,8 +26,8 @@ from penstock.gateway.connection.local_requests import LocalRequests
 from penstock.gateway.connection.local_work import LocalWork
 from penstock.gateway.connection.login import login_error, login_response
 from penstock.gateway.connection.request_sampling import ConnectionSample
-from penstock.gateway.connection.routes import API_VERSIONS, BEFORE_LOGIN, Route, routes
-from penstock.gateway.connection.stages import RequestStages, ResponseStages
+from penstock.gateway.connection.routes import Route, routes
+from penstock.gateway.connection.stages import RequestStages, ResponseStages, denial_of
 from penstock.gateway.connection.states import (
     BROKER_FULL,
     BROKER_SLICE,
@@ -49,11 +49,11 @@ from penstock.gateway.connection.states import (
 from penstock.gateway.connection.throttle import Throttle
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.tenancy.tenant_names import Inward, LearningInward, Outward
-from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import UpstreamUnreachable
-from penstock.model.errors.plans import RequestFrameMalformed, RequestFrameTooLarge
+from penstock.model.errors.plans import RequestFrameMalformed
 from penstock.wire.names import Names
-from penstock.wire.splice import TAKE, Limits, Requests, Responses
+from penstock.wire.splice import Limits, Requests, Responses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from penstock.gateway.tenancy.tenant_names import TenantContext
     from penstock.gateway.tenancy.topic_ids import UnknownIds
     from penstock.wire.frames import Request
-    from penstock.wire.splice import Action, Buffer, Observations
+    from penstock.wire.splice import Buffer
 
 CLOSING_SECONDS: Final = 5.0  # for a client to read what was written before the connection is aborted
 RENEWED_AFTER: Final = 0.8  # of a login's lifetime: a request may be in flight when it ends
@@ -157,9 +157,7 @@ class Connection:
         throttle = self.throttle
         if throttle is not None:
             throttle.in_flight_before = len(self.in_flight)
-            unknown_ids = self.unknown_ids
-            if unknown_ids is not None and unknown_ids.ids:
-                self._look_up_ids()
+            self._look_up_ids()
             if self.pauses & DRAINING:
                 self._responses_sent()
 
@@ -311,16 +309,19 @@ class Connection:
             except PenstockError as failure:
                 self.fail(failure)
                 return
-        if self.unknown_ids is not None and self.unknown_ids.ids:
-            self._look_up_ids()
+        self._look_up_ids()
         self._count_held()
 
+    def _look_up_ids(self) -> None:
+        unknown_ids = self.unknown_ids
+        if unknown_ids is not None and unknown_ids.ids and self.requests.between_frames:
+            self.local_requests.look_up_topic_ids()
+
     def _count_held(self) -> None:
-        linked = self.throttle is not None
-        held = self.requests.held_bytes + (self.responses.held_bytes if linked else 0)
+        held = self.requests.held_bytes + (0 if self.throttle is None else self.responses.held_bytes)
         if held != self.held:
             self.held = held
-            self.services.held.count(self.waiter, self.usage if linked else None, held, self.now)
+            self.services.held.count(self.waiter, self.usage if self.throttle else None, held, self.now)
 
     def hold(self, on: bool) -> None:
         """The tenant's connections hold too many bytes, or no longer do."""
@@ -331,10 +332,6 @@ class Connection:
         if not self.closed:
             self.deny(Denial.HELD_BYTES, error=f"it holds {held} bytes of unfinished frames; limit {limit}")
             self.abort("it did not finish its frame")
-
-    def _look_up_ids(self) -> None:
-        if self.requests.between_frames:
-            self.local_requests.look_up_topic_ids()
 
     def client_full(self, full: bool, now: float) -> None:
         """The client does not read its responses, or reads them again."""
@@ -433,12 +430,7 @@ class Connection:
         self.throttle = Throttle(quota, self.usage, work, self.waiter)
         self.broker_limits_changed(now)
         self._rename(context, int(broker.id))
-        largest = tenant.limits.request_bytes_max
-        self.limit_requests(
-            self.limits
-            if largest is None
-            else Limits(min(largest, self.limits.frame_bytes_max), self.limits.held_bytes_max)
-        )
+        self.limit_requests(tenant.limits.request_bytes_max)
         self.hold(services.held.pauses(self.usage))
         self.routes = routes(restricted=context.restricted)
         self.broker_login_renewed(lifetime_ms)
@@ -467,24 +459,13 @@ class Connection:
         self.requests.names = self.services.names(outward)
         self.requests.fast_path, self.requests.learn = fast_path.pass_request, self.requests.handler.learn
 
-    def limit_requests(self, limits: Limits) -> None:
+    def limit_requests(self, largest: int | None) -> None:
         """Refuse larger requests, on the fast path too."""
+        limits = self.limits
+        if largest is not None:
+            limits = Limits(min(largest, limits.frame_bytes_max), limits.held_bytes_max)
         self.requests.limits = limits
         self.fast_path.whole_bytes_max = min(limits.whole_bytes_max, limits.frame_bytes_max)
-
-    def choose_names(self, route: Route) -> None:
-        """Select what renames the next response."""
-        if route.has_topic_ids or route.lists_brokers:
-            names: Inward = self.learning_inward
-            names.lists_brokers = route.lists_brokers
-            names.needs_brokers = route.lists_brokers and route.has_topic_ids
-        else:
-            names = self.inward
-        throttle = self.throttle
-        names.wait_ms = (
-            0 if throttle is None or not throttle.marks() else throttle.wait_ms(route.api, self.now)
-        )
-        self.responses.names = names
 
     def logged_in_again(self, request: Request, principal: Principal, now: float) -> None:
         """The client re-authenticated (KIP-368) as the same account; another one closes the connection."""
@@ -545,10 +526,9 @@ class Connection:
             self._resume()
         if self.work.overdue(now):
             self.work.stop()
-            broker = self.broker
-            number, address = ("?", "?") if broker is None else (broker.id, broker.address)
-            reason = "it did not respond in time"
-            self.fail(UpstreamUnreachable(broker=number, address=address, reason=reason))
+            number, address = ("?", "?") if self.broker is None else (self.broker.id, self.broker.address)
+            late = "it did not respond in time"
+            self.fail(UpstreamUnreachable(broker=number, address=address, reason=late))
 
     def sweep(self, now: float) -> None:
         """Close what has taken too long. Called once a second."""
@@ -570,34 +550,6 @@ class Connection:
 
     # Exceptions
 
-    def unrouted(self, api_key: int, version: int, size: int) -> Action:
-        """Handle a request without a route: before login, or of an unknown version."""
-        bound = self.services.bounds.unauthenticated_bytes_max
-        if size > bound:
-            raise RequestFrameTooLarge(size=size, limit=bound)
-        if api_key == API_VERSIONS or (api_key in BEFORE_LOGIN and not self.life.serves):
-            return TAKE
-        reason = "the API is not served" if self.life.serves else "it came before login"
-        self.deny(Denial.API_REFUSED, api=api_key)
-        raise RequestFrameMalformed(api=api_key, version=version, reason=reason)
-
-    def observed(self, route: Route, sent: Observations | None, seen: Observations) -> None:
-        """Act on fields observed in a response: acknowledged offsets, deleted topics."""
-        context, throttle = self.context, self.throttle
-        assert context is not None
-        assert throttle is not None
-        if not route.produces:
-            names = [name for name, _, error in seen if not error and name is not None]
-            for name in names:
-                context.topics.forget(name)
-                context.reservations.deleted(name[len(context.prefix) :].decode())
-            deleted = throttle.deleted(names)
-            self.change_partitions(deleted, throttle.spend_changes(float(deleted), self.now))
-            return
-        assert sent is not None
-        ids = None if route.by_id else context.topics.by_name
-        self.services.acks.record(sent[0][0], sent[1:], seen, ids)
-
     def drain(self, now: float) -> None:
         """Accept no new requests; close when all in flight have their response."""
         if self.closed:
@@ -615,13 +567,7 @@ class Connection:
 
     def fail(self, failure: PenstockError) -> None:
         """Count the failure and close: these bytes cannot be passed on."""
-        if isinstance(failure, RequestFrameTooLarge):
-            reason = Denial.TOO_LARGE
-        elif failure.fault is Fault.CALLER:
-            reason = Denial.MALFORMED
-        else:
-            reason = Denial.UPSTREAM
-        self.deny(reason, error=failure)
+        self.deny(denial_of(failure), error=failure)
         self.to_broker.clear()
         self.close(str(failure))
 
@@ -640,7 +586,7 @@ class Connection:
         self.now = now
         self._close("")
         if self.held:
-            self.services.held.count(self.waiter, self.usage if self.throttle is not None else None, 0, now)
+            self.services.held.count(self.waiter, None if self.throttle is None else self.usage, 0, now)
         if self.throttle is not None:
             self.throttle.closed(now)
         if self.sample is not None:

@@ -12,14 +12,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.gateway.connection.in_flight import InFlight
+from penstock.gateway.connection.routes import API_VERSIONS, BEFORE_LOGIN
 from penstock.gateway.connection.states import BROKER_SLICE, CLIENT_SLICE, NO_NEW_FRAMES
+from penstock.gateway.limits.admission import Denial
+from penstock.model.errors import Fault
 from penstock.model.errors.gateway import ResponseUnexpected
+from penstock.model.errors.plans import RequestFrameMalformed, RequestFrameTooLarge
 from penstock.wire.splice import HOLD, TAKE, Program, spliced
 
 if TYPE_CHECKING:
     from penstock.gateway.connection.connection import Connection
     from penstock.gateway.connection.fast_path import CachedRequest
     from penstock.gateway.connection.routes import Route
+    from penstock.gateway.tenancy.tenant_names import Inward
+    from penstock.model.errors import PenstockError
     from penstock.model.errors.plans import NameRefused, ResponseRefused
     from penstock.wire.splice import Action, Observations
 
@@ -46,7 +52,7 @@ class RequestStages:
         route = self.route = connection.routes.get((api_key, version))
         self.correlation_id = correlation_id
         self.size = size + 4
-        return connection.unrouted(api_key, version, size) if route is None else route.request
+        return self._unrouted(api_key, version, size) if route is None else route.request
 
     def end(self, seen: Observations | None) -> None:
         """The request has been rewritten and is on its way."""
@@ -86,6 +92,18 @@ class RequestStages:
         if fast_path.disabled:
             connection.requests.learn = connection.responses.learn = None
 
+    def _unrouted(self, api_key: int, version: int, size: int) -> Action:
+        """Handle a request without a route: before login, or of an unknown version."""
+        connection = self.connection
+        bound = connection.services.bounds.unauthenticated_bytes_max
+        if size > bound:
+            raise RequestFrameTooLarge(size=size, limit=bound)
+        if api_key == API_VERSIONS or (api_key in BEFORE_LOGIN and not connection.life.serves):
+            return TAKE
+        reason = "the API is not served" if connection.life.serves else "it came before login"
+        connection.deny(Denial.API_REFUSED, api=api_key)
+        raise RequestFrameMalformed(api=api_key, version=version, reason=reason)
+
     def _count(self, *, silent: bool = False) -> None:
         connection, throttle = self.connection, self.connection.throttle
         assert throttle is not None
@@ -118,7 +136,7 @@ class ResponseStages:
         connection.responded(entry, self.size)
         if entry.then is not None or route.deletes_topics:
             return TAKE
-        connection.choose_names(route)
+        self._choose_names(route)
         return route.response
 
     def end(self, seen: Observations | None) -> None:
@@ -129,7 +147,7 @@ class ResponseStages:
         connection.usage.bytes_out += self.size
         error: int | None = None
         if seen is not None:
-            connection.observed(route, entry.observed_in_request(), seen)
+            self._observed(route, entry.observed_in_request(), seen)
             error = _first_error(seen)
         if connection.sample is not None:
             connection.sample.record_response(entry.correlation_id, self.size, entry.seconds, error)
@@ -157,6 +175,39 @@ class ResponseStages:
                 error = _first_error(seen)
                 connection.sample.record_response(entry.correlation_id, len(response), entry.seconds, error)
 
+    def _choose_names(self, route: Route) -> None:
+        """Select what renames the next response."""
+        connection = self.connection
+        if route.has_topic_ids or route.lists_brokers:
+            names: Inward = connection.learning_inward
+            names.lists_brokers = route.lists_brokers
+            names.needs_brokers = route.lists_brokers and route.has_topic_ids
+        else:
+            names = connection.inward
+        throttle = connection.throttle
+        names.wait_ms = (
+            0 if throttle is None or not throttle.marks() else throttle.wait_ms(route.api, connection.now)
+        )
+        connection.responses.names = names
+
+    def _observed(self, route: Route, sent: Observations | None, seen: Observations) -> None:
+        """Act on fields observed in a response: acknowledged offsets, deleted topics."""
+        connection = self.connection
+        context, throttle = connection.context, connection.throttle
+        assert context is not None
+        assert throttle is not None
+        if not route.produces:
+            names = [name for name, _, error in seen if not error and name is not None]
+            for name in names:
+                context.topics.forget(name)
+                context.reservations.deleted(name[len(context.prefix) :].decode())
+            deleted = throttle.deleted(names)
+            connection.change_partitions(deleted, throttle.spend_changes(float(deleted), connection.now))
+            return
+        assert sent is not None
+        ids = None if route.by_id else context.topics.by_name
+        connection.services.acks.record(sent[0][0], sent[1:], seen, ids)
+
     def _deleted(self, frame: bytes, seen: Observations) -> bytes:
         """The response to DeleteTopics. Only its end shows how long the client is muted for it, and the wait
         is at its beginning: so it is rewritten twice.
@@ -165,10 +216,10 @@ class ResponseStages:
         assert route is not None
         assert isinstance(route.response, Program)
         whole = len(frame).to_bytes(4, "big") + frame
-        connection.choose_names(route)
+        self._choose_names(route)
         spliced(route.response, connection.responses.names, whole, seen)
-        connection.observed(route, None, seen)
-        connection.choose_names(route)
+        self._observed(route, None, seen)
+        self._choose_names(route)
         return spliced(route.response, connection.responses.names, whole)
 
     def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
@@ -178,3 +229,10 @@ class ResponseStages:
 def _first_error(seen: Observations) -> int | None:
     """Produce and DeleteTopics have one in each row."""
     return next((row[2] for row in seen if row[2]), None)
+
+
+def denial_of(failure: PenstockError) -> Denial:
+    """How a failure that closes a connection is counted."""
+    if isinstance(failure, RequestFrameTooLarge):
+        return Denial.TOO_LARGE
+    return Denial.MALFORMED if failure.fault is Fault.CALLER else Denial.UPSTREAM

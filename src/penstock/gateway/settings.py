@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _PROCESS_KEYS: Final = (
     "gateway", "cluster", "listen", "advertised_host", "platform_key", "routing", "domain", "port",
-    "tls", "upstream_ca", "metrics_port", "brokers", "tenants", "tenants_from",
+    "tls", "upstream_ca", "metrics_listen", "metrics_port", "brokers", "tenants", "tenants_from",
     "gateways", "workers", "log_sample", "bounds",
 )  # fmt: skip
 _BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits", "metrics")
@@ -62,6 +62,7 @@ _CAPACITY_KEYS: Final = {
     "request_seconds_per_second": (Dimension.REQUEST_TIME_US, 1e6),
     "connection_attempts_per_second": (Dimension.CONNECTION_ATTEMPTS, 1.0),
 }
+LOOPBACK: Final = "127.0.0.1"
 HANDLER_THREADS_DEFAULT: Final = 8  # Kafka's
 HANDLER_THREADS_MAX: Final = 1_000
 GATEWAYS_MAX: Final = 10_000
@@ -119,6 +120,7 @@ class GatewaySettings:
     port: int = 0  # of SNI routing
     certificate: Path | None = None
     upstream_ca: Path | None = None
+    metrics_listen: str = LOOPBACK  # metrics need no login, so not the tenants' address
     metrics_port: int | None = None
     tenants_from: TenantsFrom = TenantsFrom.FILE
     gateways: int = 1  # of this cluster, including this one
@@ -146,7 +148,7 @@ def parse_gateway(
     if tenants_from is TenantsFrom.STATE and root.items("tenants"):
         raise root.invalid("tenants", "expected none with `tenants_from: state`")
     routing = root.choice("routing", Routing.PORT)
-    listen = root.text("listen", "127.0.0.1")
+    listen = root.text("listen", LOOPBACK)
     settings = GatewaySettings(
         gateway=root.text("gateway", "gateway"),
         listen=listen,
@@ -157,6 +159,7 @@ def parse_gateway(
         port=root.integer("port", 0, at_least=0, at_most=PORT_MAX),
         certificate=root.section("tls", ("certificate",)).path("certificate"),
         upstream_ca=root.path("upstream_ca"),
+        metrics_listen=root.text("metrics_listen", LOOPBACK),
         metrics_port=root.optional_integer("metrics_port", at_least=0, at_most=PORT_MAX),
         tenants_from=tenants_from,
         gateways=root.integer("gateways", 1, at_least=1, at_most=GATEWAYS_MAX),

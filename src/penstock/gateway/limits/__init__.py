@@ -5,6 +5,7 @@ Modules:
   admission         whether a client may connect or log in: counts and rates
   broker_pressure   auto-tuning: tenants' shares of an overloaded broker
   calibration       corrects observed request time by brokers' own metrics
+  denial_log        which denials are logged, a few a second for each tenant
   held_bytes        budgets for the bytes of unfinished frames
   metering          usage counters of each tenant
   partition_limits  limits on a tenant's partitions and their changes (KIP-599)

@@ -197,13 +197,14 @@ class _Process:
     def _serve_metrics(self, metrics: GatewayMetrics, port: int, stack: contextlib.AsyncExitStack) -> bool:
         """False if another process has the port."""
         try:
-            server = MetricsServer(page_of(metrics), self.settings.listen, port)
+            server = MetricsServer(page_of(metrics), self.settings.metrics_listen, port)
         except OSError as failure:
             if failure.errno != errno.EADDRINUSE:
                 raise
             return False
         stack.callback(server.close)
-        address = f"http://{self.settings.listen}:{server.port}/metrics"
+        host = self.settings.metrics_listen
+        address = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/metrics"
         self.report(f"metrics on {address}")
         self._announce(metrics.gateway, address)
         return True

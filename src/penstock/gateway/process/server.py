@@ -30,6 +30,7 @@ from penstock.gateway.connection.scram_login import KEYS_KEPT_MAX
 from penstock.gateway.connection.services import Services
 from penstock.gateway.limits.ack_ranges import Acks
 from penstock.gateway.limits.admission import Admission, Denial
+from penstock.gateway.limits.denial_log import DenialLog
 from penstock.gateway.limits.metering import Source, Usage
 from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.shared_counters import SharedCounters
@@ -70,7 +71,6 @@ DRAIN_POLL_SECONDS: Final = 0.02
 VERSIONS_SECONDS: Final = 60.0  # between two requests for a broker's API versions
 VERSIONS_RETRY_SECONDS: Final = 0.5
 CLOSING_SECONDS: Final = 5.0  # for brokers to read what was written before their connections are aborted
-LOGGED_DENIALS_MAX: Final = 50  # per second; further ones are only counted
 
 log = structlog.get_logger("penstock.gateway")
 
@@ -131,7 +131,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._accepting: set[asyncio.Task[None]] = set()
         self._reports = itertools.count()
-        self._logged_second = (0, 0)
+        self._denial_log = DenialLog()
         self._closing_upstreams: set[Upstream] = set()  # still flushing after their clients have left
         self._empty = asyncio.Event()
         self._empty.set()
@@ -399,13 +399,9 @@ class Gateway:
         self, reason: Denial, address: str, session: Session | None, api: object = None, error: object = None
     ) -> None:
         self.denials[reason] += 1
-        second, count = self._logged_second
-        now = int(self.now())
-        count = count + 1 if second == now else 1
-        self._logged_second = (now, count)
-        if count > LOGGED_DENIALS_MAX:
-            return
         principal = session.connection.life.principal if session is not None else None
+        if not self._denial_log.admits(None if principal is None else principal.tenant, address, self.now()):
+            return
         facts: dict[str, object] = {"reason": str(reason), "address": address}
         if principal is not None:
             facts |= {key_names.TENANT: principal.tenant, "key": principal.key}

@@ -129,7 +129,9 @@ def test_accounts_grants_and_keys(plane: InMemoryPlane, here: Callable[..., Comm
     again = here("acl", "revoke", "billing", "read", "orders", "--cluster", "shop")
     assert (again.code, "read on literal topic orders" in again.err) == (Exit.NOT_FOUND, True)
     made = here("key", "create", "--cluster", "shop", "--account", "billing", "-o", "json").data
-    rotated = here("key", "rotate", made["key"], "-o", "json").data
+    rotation = here("key", "rotate", made["key"], "-o", "json")
+    assert f"{made['key']} stays valid for 86400 s" in rotation.err
+    rotated = rotation.data
     layout = Layout(Path(".penstock").absolute())
     assert saved_key(layout, None).key == rotated["key"]
     assert len(here("key", "list", "--cluster", "shop", "-o", "json").data) == 2

@@ -107,6 +107,16 @@ def test_keys_are_rotated_and_revoked(api: Api) -> None:
     assert api.plane.registry.count(ApiKey) == 0
 
 
+def test_a_rotated_key_stays_valid_for_a_day_by_default(api: Api) -> None:
+    api.create()
+    old = api("POST", "/clusters/shop/keys", {}).json()["key"]["id"]
+
+    operation = api("POST", f"/keys/{old}/rotate", {}).json()["operation"]["id"]
+
+    arguments = api.plane.registry.need(Operation, operation).arguments
+    assert arguments == {"replaces": old, "grace_ms": 24 * 3600 * 1000}
+
+
 def test_accounts_and_their_grants(api: Api) -> None:
     api.create()
     grant = {"resource": "topic", "name": "orders", "operation": "read"}

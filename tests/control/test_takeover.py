@@ -194,7 +194,10 @@ def test_rotating_a_key_finishes_although_every_step_kills_its_control_plane(
     wait_for(lambda: creator.dead, what="the creator to end")
 
     control = finishes_despite_kills_at(
-        planes, points("key.rotate"), lambda c: send(c, "POST", f"/keys/{old}/rotate", {}), "key.rotate"
+        planes,
+        points("key.rotate"),
+        lambda c: send(c, "POST", f"/keys/{old}/rotate", {"grace_seconds": 0}),
+        "key.rotate",
     )
 
     (key,) = control.every(f"/clusters/{name}/keys")

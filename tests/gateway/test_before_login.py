@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
+from structlog.testing import capture_logs
 
-from tests.harness.gateway import new_access
+from penstock.gateway.limits.admission import Denial
+from penstock.kafka.connection import Connection
+from penstock.kafka.security import Login, Mechanism, Security
+from penstock.model.errors.wire import LoginRefused
+from tests.gateway.test_server import place
+from tests.harness.gateway import RunningGateway, new_access
 from tests.harness.gateway_process import GatewayFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.harness.fleet import Fleet
@@ -41,3 +48,27 @@ def test_metrics_are_not_served_on_the_tenants_address(file: GatewayFile) -> Non
         assert b"penstock_gateway_denials" in response.read()
     with pytest.raises(URLError):
         urlopen(f"http://127.0.0.2:{address.port}/metrics", timeout=SECONDS)
+
+
+async def test_a_client_with_a_wrong_secret_does_not_lock_out_others_at_its_address(
+    make_gateway: Callable[..., RunningGateway],
+) -> None:
+    running = await asyncio.to_thread(make_gateway, new_access(), new_access())
+    ada, bob = running.accesses
+    secret = "w" * 64
+    wrong = Security(Login(ada.key, secret, Mechanism.PLAIN))
+
+    with capture_logs() as lines:
+        outcomes = await asyncio.gather(
+            *(Connection.open(*place(ada), wrong) for _ in range(40)), return_exceptions=True
+        )
+        for access in (ada, bob):
+            async with await Connection.open(*place(access), access.security()) as connection:
+                await connection.call("DescribeCluster", {})
+
+    assert {type(outcome) for outcome in outcomes} == {LoginRefused}
+    denied = [line for line in lines if line["event"] == "denied"]
+    assert {(line["reason"], line["tenant"], line["key"]) for line in denied} == {
+        (Denial.BAD_CREDENTIALS, ada.tenant.id, ada.key)
+    }
+    assert secret not in str(lines)

@@ -22,7 +22,7 @@ from penstock.gateway.config import (
     TenantLimits,
     revoked_connections,
 )
-from penstock.gateway.connection.login import authenticate
+from penstock.gateway.connection.login import authenticate, claimed_key
 from penstock.gateway.connection.states import Event, Life, State, advance
 from penstock.gateway.limits.admission import Admission, Denial
 from penstock.gateway.process.sni_hosts import Host, host_name, parse_host
@@ -139,10 +139,37 @@ def test_each_bound_has_a_denial_reason(bounds: Bounds, reason: Denial) -> None:
     assert [door.admit_connection(LOCAL, 0.0), door.admit_connection(LOCAL, 0.0)] == [None, reason]
 
 
+def test_failed_logins_of_a_key_slow_it_down_and_no_other() -> None:
+    door = Admission(Bounds(failed_logins_per_key=2, failed_login_wait_seconds=3.0))
+
+    waits = [door.failed(LOCAL, KEY.id, 100.0) for _ in range(6)]
+
+    assert waits == [0.0, 0.0, 0.5, 1.0, 2.0, 3.0]
+    assert door.failed(LOCAL, "OTHERKEY00000000", 100.0) == 0.0
+    assert door.failed("127.0.0.2", KEY.id, 100.0) == 0.0
+    assert door.admit_connection(LOCAL, 105.0) is None
+    assert door.failed(LOCAL, KEY.id, 111.0) == 0.0
+
+
+def test_twenty_failed_logins_do_not_lock_out_the_address() -> None:
+    door = Admission(Bounds())
+    for _ in range(20):
+        door.failed(LOCAL, KEY.id, 100.0)
+
+    assert door.admit_connection(LOCAL, 100.0) is None
+
+
+def test_a_key_is_named_only_if_it_has_the_form_of_one() -> None:
+    assert claimed_key(f"\0{KEY.id}\0wrong".encode()) == KEY.id
+    for misplaced in (f"\0{SECRET}\0{KEY.id}", f"\0{SECRET[:16]}!\0x", "", "\0\0", "\0" * 5000):
+        assert claimed_key(misplaced.encode()) == ""
+    assert claimed_key(b"\0\xff\xfe\0\xff") == ""
+
+
 def test_failed_logins_lock_an_address_out_for_a_while() -> None:
     door = Admission(Bounds(failed_logins_per_address=2, failed_logins_seconds=10.0))
     for _ in range(2):
-        door.failed(LOCAL, 100.0)
+        door.failed(LOCAL, "", 100.0)
 
     assert door.admit_connection(LOCAL, 105.0) is Denial.FAILED_LOGINS
     assert door.admit_connection("127.0.0.2", 105.0) is None

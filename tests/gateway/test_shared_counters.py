@@ -79,7 +79,7 @@ def test_a_tenants_connections_and_rate_apply_to_both_workers_together() -> None
 def test_failed_logins_at_one_worker_lock_an_address_out_at_both() -> None:
     first, second = doors(Bounds(failed_logins_per_address=3, failed_logins_seconds=10.0))
     for door, now in ((first, 100.0), (second, 101.0), (first, 102.0)):
-        door.failed(LOCAL, now)
+        door.failed(LOCAL, "", now)
 
     assert (
         first.admit_connection(LOCAL, 103.0) is second.admit_connection(LOCAL, 103.0) is Denial.FAILED_LOGINS
@@ -93,7 +93,7 @@ def test_connections_of_a_dead_worker_are_reclaimed_and_its_failed_logins_are_no
     for _ in range(5):
         second.admit_connection(LOCAL, 0.0)
     for _ in range(3):
-        second.failed("192.0.2.1", 0.0)
+        second.failed("192.0.2.1", "", 0.0)
 
     first.counters.columns[1].reclaim()
 

@@ -17,7 +17,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.cli.app import run
 from penstock.gateway.config import TenantLimits
 from penstock.gateway.process.run_file import headline_metrics
-from penstock.gateway.settings import Bounds
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.errors import Exit, PenstockError
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kafka
 SECONDS = 30.0
 CLOSED = (BrokerUnreachable, ConnectionLost)
+FAILED_MAX = 20
 TRIES_MAX = 200  # at random: connections that all come to the same worker
 
 
@@ -120,6 +120,11 @@ async def test_a_tenants_connections_are_counted_over_both_workers_without_dead_
 
 
 async def test_failed_logins_lock_an_address_out_at_both_workers(file: GatewayFile) -> None:
+    file.settings["bounds"] = {
+        "failed_logins_per_address": FAILED_MAX,
+        "failed_logins_seconds": 60,
+        "failed_login_wait_seconds": 0.1,
+    }
     (access,) = await asyncio.to_thread(file.write, new_access())
     one = await asyncio.to_thread(file.start)
     wrong = Security(Login(access.key, "x" * 64, Mechanism.PLAIN))
@@ -128,7 +133,7 @@ async def test_failed_logins_lock_an_address_out_at_both_workers(file: GatewayFi
         await at_both(access, one, ending)
         # All at once: they are forgotten some seconds after the first, and this machine may be busy.
         refused = await asyncio.gather(
-            *(Connection.open(*place(access), wrong) for _ in range(Bounds().failed_logins_per_address)),
+            *(Connection.open(*place(access), wrong) for _ in range(FAILED_MAX)),
             return_exceptions=True,
         )
         attempts = await asyncio.gather(  # at either worker, even with the right secret

@@ -22,8 +22,8 @@ def control_url(options: RemoteOptions) -> str:
 
 
 def wait_for(
-    control: ControlClient, operation: dict[str, Any], *, seconds: float = WAIT_SECONDS
+    control: ControlClient, operation: dict[str, Any], *, seconds: float = WAIT_SECONDS, until: str = ""
 ) -> dict[str, Any]:
-    """The operation once it has ended, with its steps on the terminal."""
+    """The operation once it has ended, or is at the step `until`, with its steps on the terminal."""
     with progress(f"{operation['action']} ({operation['id']})"):
-        return control.wait(operation, seconds=seconds, on_step=lambda step: report(plain(step)))
+        return control.wait(operation, seconds=seconds, until=until, on_step=lambda step: report(plain(step)))

@@ -11,6 +11,7 @@ from penstock.cli.cluster import Wait, finished
 from penstock.cli.output import progress, report, show, table_of
 from penstock.cli.remote import connected, control_url, wait_for
 from penstock.cli.settings import RemoteOptions
+from penstock.model.api_keys import ROTATION_SECONDS
 from penstock.model.entities import Role
 from penstock.model.errors import Exit
 from penstock.model.errors.control import EntityMissing
@@ -140,7 +141,9 @@ def list_keys(*, cluster: Cluster, options: RemoteOptions = RemoteOptions()) -> 
 def rotate(
     key: Annotated[str, Parameter(help="The key's id.")],
     *,
-    grace: Annotated[float, Parameter(help="Seconds for which the old key stays valid.")] = 0.0,
+    grace: Annotated[
+        float, Parameter(help="Seconds for which the old key stays valid. Use 0 if it has leaked.")
+    ] = ROTATION_SECONDS,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
     """Replace an API key with a new one of the same account. Returns when the new key works.
@@ -149,9 +152,8 @@ def rotate(
     """
     control = connected(options)
     made = control.change("POST", f"/keys/{key}/rotate", {"grace_seconds": grace})
-    if grace == 0:
-        wait_for(control, made["operation"])
-    else:
+    wait_for(control, made["operation"], until="grace" if grace else "")
+    if grace:
         report(
             f"{key} stays valid for {grace:g} s; "
             f"wait for its end with: penstock operation wait {made['operation']['id']}"

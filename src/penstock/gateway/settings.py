@@ -90,8 +90,10 @@ class Bounds:
     half_open_max: int = 2_000  # not logged in yet
     connections_per_address_max: int = 2_000
     attempts_per_address_per_second: float = 200.0
-    failed_logins_per_address: int = 20  # within the next; then connections are refused at accept
+    failed_logins_per_key: int = 5  # from one address within `failed_logins_seconds`; further ones wait
+    failed_logins_per_address: int = 1_000  # all keys; then connections are refused at accept
     failed_logins_seconds: float = 10.0
+    failed_login_wait_seconds: float = 5.0  # at most, before a failed login gets its response
     handshake_seconds: float = 10.0  # from accept to login, TLS included
     idle_seconds: float = 660.0  # a little more than clients keep idle connections by default
     unauthenticated_bytes_max: int = 64 * 1024

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 API_KEY_LENGTH: Final = 16
 API_SECRET_LENGTH: Final = 64
 TOKEN_LENGTH: Final = 48
+ROTATION_SECONDS: Final = 24 * 3600.0  # for which a rotated key stays valid by default
 
 _KEY_ALPHABET: Final = string.ascii_uppercase + string.digits
 _SECRET_ALPHABET: Final = string.ascii_letters + string.digits

@@ -101,12 +101,16 @@ class ControlClient:
         operation: dict[str, Any],
         *,
         seconds: float = WAIT_SECONDS,
+        until: str = "",
         on_step: Callable[[str], None] | None = None,
     ) -> dict[str, Any]:
-        """The operation once it has ended; raises if it fails or takes longer than `seconds`."""
+        """The operation once it has ended, or is at the step `until`.
+
+        Raises if it fails or takes longer than `seconds`.
+        """
         deadline = time.monotonic() + seconds
         previous = ""
-        while operation["state"] == "running":
+        while operation["state"] == "running" and operation["step"] != until:
             if time.monotonic() > deadline:
                 raise OperationSlow(id=operation["id"], seconds=seconds)
             step = f"step {operation['steps_done'] + 1} of {operation['steps_total']}: {operation['step']}"

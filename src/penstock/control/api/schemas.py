@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.control.acls import Origin
+from penstock.model.api_keys import ROTATION_SECONDS
 from penstock.model.entities import (
     ApiKey,
     ClusterState,
@@ -138,8 +139,8 @@ class NewKey(RequestBody):
 
 
 class KeyRotation(RequestBody):
-    grace_seconds: Annotated[float, Field(ge=0, le=30 * 24 * 3600, allow_inf_nan=False)] = 0
-    """How long the old key stays valid beside the new one."""
+    grace_seconds: Annotated[float, Field(ge=0, le=30 * 24 * 3600, allow_inf_nan=False)] = ROTATION_SECONDS
+    """How long the old key stays valid beside the new one; 0 for a key that has leaked."""
 
 
 class NewToken(RequestBody):

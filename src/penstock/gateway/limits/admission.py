@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.gateway.limits.partition_reservations import PENDING_SECONDS
 from penstock.gateway.limits.shared_counters import HALF_OPEN, OPEN, SharedCounters
+from penstock.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from penstock.gateway.config import Tenant
     from penstock.gateway.settings import Bounds
 
 BURST_SECONDS: Final = 5.0  # a burst of this much of a rate is allowed: clients start in bursts
+SLOWED_SECONDS: Final = 0.5  # the first wait of a key's failed logins beyond their bound
 SOON_SECONDS: Final = 1e-6  # what floating-point numbers may be off by
 
 
@@ -101,11 +103,22 @@ class Admission:
         failed = self.counters.failures(key, self._failures_since(now))
         return failed >= self.bounds.failed_logins_per_address
 
-    def failed(self, address: str, now: float) -> None:
-        """Count a failed login. Its connection is open, so the address has a row."""
-        row = self.counters.row(self._address(address))
-        if row is not None:
-            self.counters.fail(row, _milliseconds(now), self._failures_since(now))
+    def failed(self, address: str, key: str, now: float) -> float:
+        """Count a failed login; returns the seconds its response must wait.
+
+        `key` is empty if it is not known. The wait doubles with each failure of a key beyond its bound, so a
+        client with an old key is slowed down and other clients at its address are not.
+        """
+        bounds, counters, since = self.bounds, self.counters, self._failures_since(now)
+        of_key = counters.key(f"login {address} {key}")
+        for each in (self._address(address), of_key):
+            row = counters.row(each)
+            if row is not None:
+                counters.fail(row, _milliseconds(now), since)
+        beyond = counters.failures(of_key, since) - bounds.failed_logins_per_key
+        if beyond <= 0:
+            return 0.0
+        return Backoff(SLOWED_SECONDS, bounds.failed_login_wait_seconds).seconds(beyond)
 
     def admit_login(self, tenant: Tenant, address: str, now: float) -> Denial | None:
         """Count a successful login as one of the tenant's connections, or return why it is denied."""

@@ -405,6 +405,10 @@ class Gateway:
         facts: dict[str, object] = {"reason": str(reason), "address": address}
         if principal is not None:
             facts |= {key_names.TENANT: principal.tenant, "key": principal.key}
+        elif session is not None and session.claimed_key:
+            facts["key"] = session.claimed_key
+            if session.claimed_key in self.config.keys:
+                facts[key_names.TENANT] = self.config.keys[session.claimed_key][0].id
         if api is not None:
             facts[key_names.API] = api
         if error is not None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.gateway.connection.connection import Connection
 from penstock.gateway.connection.effects import Call, Deny, LogIn, Wake
-from penstock.gateway.connection.login import authenticate
-from penstock.gateway.connection.states import BROKER_SLICE, SLICED, State
+from penstock.gateway.connection.login import authenticate, claimed_key
+from penstock.gateway.connection.states import BROKER_SLICE, CLIENT_FULL, SLICED, State
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.process.upstream import dial
 from penstock.model.errors import PenstockError
@@ -41,17 +41,8 @@ class Session:
     """A client's asyncio protocol, without the base class, which mypyc cannot compile."""
 
     __slots__ = (
-        "_now",
-        "_reads_broker",
-        "_reads_client",
-        "_ready",
-        "_tasks",
-        "broker_transport",
-        "connection",
-        "server",
-        "sni_tenant",
-        "transport",
-        "upstream",
+        "_now", "_reads_broker", "_reads_client", "_ready", "_tasks", "broker_transport", "claimed_key",
+        "connection", "server", "sni_tenant", "transport", "upstream",
     )  # fmt: skip
 
     def __init__(self, server: Gateway, number: int, address: str, broker: Broker | None) -> None:
@@ -61,6 +52,7 @@ class Session:
             server.services, number, address, broker, server.anonymous_usage, self, self._now()
         )
         self.sni_tenant = ""  # empty unless the SNI host name selects a tenant
+        self.claimed_key = ""  # of a failed login, for its log line
         self.transport: asyncio.Transport | None = None
         self.upstream: Upstream | None = None
         self.broker_transport: asyncio.Transport | None = None  # the upstream's
@@ -278,14 +270,12 @@ class Session:
 
     def _log_in(self, request: Request) -> None:
         server, connection = self.server, self.connection
-        now, address = self._now(), connection.life.address
-        principal = authenticate(request.body["AuthBytes"], server.config, address)
+        now = self._now()
+        principal = authenticate(request.body["AuthBytes"], server.config, connection.life.address)
         if principal is None:
-            server.admission.failed(address, now)
-            self._reject(request, Denial.BAD_CREDENTIALS)
+            self._failed(request, Denial.BAD_CREDENTIALS)
         elif self.sni_tenant and self.sni_tenant != principal.tenant:
-            server.admission.failed(address, now)
-            self._reject(request, Denial.WRONG_HOST)
+            self._failed(request, Denial.WRONG_HOST)
         elif connection.life.serves:
             connection.logged_in_again(request, principal, now)
         else:
@@ -296,6 +286,22 @@ class Session:
                 connection.logged_in(principal, server.usage[principal.tenant])
                 self._run(self._link(request, principal))
         self._carry_out()
+
+    def _failed(self, request: Request, reason: Denial) -> None:
+        """Count a failed login, and reject it, at once or after the wait of a key that fails often."""
+        server = self.server
+        self.claimed_key = claimed_key(request.body["AuthBytes"])
+        known = self.claimed_key if self.claimed_key in server.config.keys else ""
+        wait = server.admission.failed(self.connection.life.address, known, self._now())
+        if wait:
+            asyncio.get_running_loop().call_later(wait, self._reject_late, request, reason)
+        else:
+            self._reject(request, reason)
+
+    def _reject_late(self, request: Request, reason: Denial) -> None:
+        if not self.connection.closed:
+            self._reject(request, reason)
+            self._carry_out()
 
     def _reject(self, request: Request, reason: Denial) -> None:
         too_many = reason in TOO_MANY

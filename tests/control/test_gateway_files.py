@@ -10,6 +10,7 @@ from penstock.control import decisions
 from penstock.control.physical.gateway_files import GatewayFile
 from penstock.fleet.certificates import load_platform_key
 from penstock.gateway.config import GatewayConfig
+from penstock.gateway.process import server
 from penstock.gateway.process.server import Gateway
 from penstock.gateway.process.tenant_source import StateSource, enforced_by, state_source, tenant_of
 from penstock.gateway.settings import GatewaySettings, TenantsFrom, parse_gateway, read_gateway_file
@@ -32,7 +33,7 @@ from tests.harness.gateway import brokers_of
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from tests.control.conftest import PlaneHarness
@@ -155,6 +156,76 @@ async def test_gateways_start_and_serve_while_no_control_plane_runs(
 
 
 @pytest.mark.kafka
+async def test_a_rotated_key_expires_while_no_control_plane_runs(
+    control_fleet: Fleet, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, new = new_key(unique), new_key(unique)[::-1]
+    async with run_control_plane(control_fleet) as harness:
+        await harness.active()
+        cluster = await harness.create(unique("shop"))
+        await harness.key(cluster.id, key, SECRET)
+        sha = harness.plane.registry.need(ApiKey, key).secret_sha256
+        gateway = await started(control_fleet)
+        await harness.decide(lambda r, a: decisions.rotate_key(r, a, key, new, sha, 3_600_000), ApiKey)
+
+        async def both_published() -> bool:
+            return new in gateway.config.keys and gateway.config.keys[key][1].expires_ms is not None
+
+        await eventually(both_published)
+    try:
+        expires_ms = gateway.config.next_expiry_ms
+        assert await works(gateway, new)
+        async with Client(gateway.bootstrap, login(key)) as client:
+            await client.call("Metadata", {"Topics": []})
+            connection = await client.connection()
+
+            monkeypatch.setattr(server, "_epoch_ms", lambda: int(expires_ms))
+
+            async def closed() -> bool:
+                return connection.closed
+
+            await eventually(closed)
+        assert not await works(gateway, key)
+        assert await works(gateway, new)
+    finally:
+        await gateway.close()
+
+
+class FailingSource(StateSource):
+    """Its reader dies of the first record, once."""
+
+    failures_left = 1
+
+    def _take(self, records: Sequence[Record]) -> None:
+        if self.failures_left:
+            self.failures_left -= 1
+            raise RuntimeError("a defect")
+        super()._take(records)
+
+
+@pytest.mark.kafka
+async def test_a_reader_of_the_state_that_dies_is_started_again(
+    harness: PlaneHarness, gateway: Gateway, control_fleet: Fleet, unique: Callable[[str], str]
+) -> None:
+    cluster = await harness.create(unique("shop"))
+    working = gateway.source
+    assert isinstance(working, StateSource)
+    failing = FailingSource(working._bootstrap, working._security, working._base)
+    other = Gateway(gateway_settings(control_fleet), working._base, source=failing)
+    await other.start()
+    try:
+
+        async def knows_the_tenant() -> bool:
+            return cluster.id in other.config.tenant_of
+
+        await eventually(knows_the_tenant)
+    finally:
+        await other.close()
+
+    assert failing.failures_left == 0
+
+
+@pytest.mark.kafka
 async def test_the_gateways_user_may_read_state_and_shares_write_reports_and_nothing_else(
     harness: PlaneHarness, control_fleet: Fleet
 ) -> None:
@@ -241,7 +312,10 @@ def test_a_tenant_with_an_unreadable_state_stays_unchanged() -> None:
     good = TenantState(id="lkc-000001", version=1).to_record()
     source._take([Record(0, 0, good.key, good.to_bytes())])
 
+    endless = good.to_bytes().replace(b'"quota":{}', b'"quota":{"connections":1e999}')
     source._take([Record(1, 0, good.key, b"{}"), Record(2, 0, b"other/x", b"{}")])
+    source._take([Record(2, 0, good.key, endless)])
+    assert endless != good.to_bytes()
 
     assert list(source._tenants) == ["lkc-000001"]
     source._take([Record(3, 0, good.key, None)])

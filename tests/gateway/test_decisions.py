@@ -93,6 +93,15 @@ def test_a_connection_that_could_not_log_in_again_is_closed(tenant: Tenant | Non
     assert revoked_connections(changed, {7: principal()}) == {7}
 
 
+def test_an_expired_key_is_left_out_and_its_connection_closed() -> None:
+    expiring = replace(CONFIG, tenants=(replace(TENANT, keys=(replace(KEY, expires_ms=5_000),)),))
+
+    assert expiring.without_expired(4_999) is expiring
+    assert revoked_connections(expiring.without_expired(4_999), {7: principal()}) == set()
+    assert revoked_connections(expiring.without_expired(5_000), {7: principal()}) == {7}
+    assert CONFIG.without_expired(1 << 60) is CONFIG
+
+
 def test_an_unrelated_change_keeps_a_connection_open() -> None:
     changed = replace(CONFIG, tenants=(replace(TENANT, limits=TenantLimits(connections_max=5)),))
 

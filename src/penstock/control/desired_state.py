@@ -82,7 +82,7 @@ def tenant_state(registry: Registry, tenant: str) -> TenantState | None:
             AccountState(account.account, account.generation, account.role) for account in accounts
         ),
         keys=tuple(
-            KeyState(key.id, key.account, key.secret_sha256)
+            KeyState(key.id, key.account, key.secret_sha256, key.expires_ms)
             for key in registry.keys(cluster.id)
             if key.account in ready
         ),

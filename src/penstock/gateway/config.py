@@ -7,7 +7,8 @@ connections it no longer admits. It holds hashes of secrets, never secrets.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -106,6 +107,10 @@ class ApiKey:
     id: str
     secret_sha256: bytes = field(repr=False)
     account: ServiceAccountId
+    expires_ms: int | None = None  # since the epoch; None: valid until it is removed
+
+    def expired(self, now_ms: int) -> bool:
+        return self.expires_ms is not None and self.expires_ms <= now_ms
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,22 @@ class GatewayConfig:
     @cached_property
     def keys(self) -> dict[str, tuple[Tenant, ApiKey]]:
         return {key.id: (tenant, key) for tenant in self.tenants for key in tenant.keys}
+
+    @cached_property
+    def next_expiry_ms(self) -> float:
+        """When the next key expires."""
+        expiring = (key.expires_ms for tenant in self.tenants for key in tenant.keys)
+        return min((at for at in expiring if at is not None), default=math.inf)
+
+    def without_expired(self, now_ms: int) -> GatewayConfig:
+        """This configuration without the keys that have expired."""
+        if now_ms < self.next_expiry_ms:
+            return self
+        tenants = tuple(
+            replace(tenant, keys=tuple(key for key in tenant.keys if not key.expired(now_ms)))
+            for tenant in self.tenants
+        )
+        return replace(self, tenants=tenants)
 
     def brokers_for(self, tenant: Tenant) -> tuple[Broker, ...]:
         """The brokers on which a tenant's topics may be placed."""

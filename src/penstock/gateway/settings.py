@@ -108,6 +108,7 @@ class Bounds:
     in_flight_max: int = 1_000  # requests of one connection
     telemetry_pushes_per_second: float = PUSHES_PER_SECOND  # of one tenant's clients (KIP-714)
     dials_at_once: int = 32
+    state_age_seconds_max: float = 3600.0  # of tenants' state; beyond, new logins are refused
     drain_seconds: float = 30.0
 
 

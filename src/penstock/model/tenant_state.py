@@ -26,6 +26,7 @@ class KeyState:
     id: str
     account: ServiceAccountId
     secret_sha256: str = field(repr=False)
+    expires_ms: int | None = None  # when a rotated key expires; gateways enforce it by themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ class Denial(StrEnum):
     NAME_REFUSED = "name_refused"
     SHARE_SESSIONS = "share_sessions"
     KEY_REVOKED = "key_revoked"
+    STATE_OLD = "state_old"  # tenants' state has not been read for too long: a key may be revoked
     UPSTREAM = "upstream"  # the broker cannot be reached, or its response cannot be passed on
 
 

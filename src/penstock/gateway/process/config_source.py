@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -22,8 +23,13 @@ log = structlog.get_logger("penstock.gateway")
 
 
 class ConfigSource(Protocol):
+    fresh_at: float  # monotonic time at which the configuration in force was last known to be the newest
+
     def follow(self) -> AsyncIterator[GatewayConfig]:
-        """Yield every new configuration, complete. Invalid ones are skipped; ends only when closed."""
+        """Yield every new configuration, complete. Invalid ones are skipped; ends only when closed.
+
+        After an error it may be called again, and starts over.
+        """
 
 
 class FileSource:
@@ -31,21 +37,24 @@ class FileSource:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.fresh_at = time.monotonic()
+        self._in_force = self._seen = self._stamp()
 
     async def follow(self) -> AsyncGenerator[GatewayConfig]:
-        seen = self._stamp()
         while True:
             await asyncio.sleep(POLL_SECONDS)
             stamp = self._stamp()
-            if stamp == seen or stamp is None:
-                continue
-            seen = stamp
-            try:
-                _, config = read_gateway_file(self.path)
-            except PenstockError as failure:
-                log.warning("configuration rejected", error=str(failure))
-                continue
-            yield config
+            if stamp is not None and stamp != self._seen:
+                self._seen = stamp
+                try:
+                    _, config = read_gateway_file(self.path)
+                except PenstockError as failure:
+                    log.warning("configuration rejected", error=str(failure))
+                else:
+                    self._in_force = stamp
+                    yield config
+            if stamp is not None and stamp == self._in_force:
+                self.fresh_at = time.monotonic()
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

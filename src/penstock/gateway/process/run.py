@@ -197,7 +197,8 @@ class _Process:
     def _serve_metrics(self, metrics: GatewayMetrics, port: int, stack: contextlib.AsyncExitStack) -> bool:
         """False if another process has the port."""
         try:
-            server = MetricsServer(page_of(metrics), self.settings.metrics_listen, port)
+            ready = metrics.gateway.state_is_current
+            server = MetricsServer(page_of(metrics), self.settings.metrics_listen, port, ready=ready)
         except OSError as failure:
             if failure.errno != errno.EADDRINUSE:
                 raise

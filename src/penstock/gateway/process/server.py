@@ -15,8 +15,8 @@ import ssl
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, cast
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -47,11 +47,12 @@ from penstock.gateway.tenancy.tenant_names import TenantContext
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Security, tls_context
 from penstock.model import key_names
+from penstock.model.backoff import Backoff
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import CertificateUnusable, ListenFailed, UpstreamUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from penstock.balance.replica_placement import Placement
     from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
@@ -70,6 +71,7 @@ SWEEP_SECONDS: Final = 1.0
 DRAIN_POLL_SECONDS: Final = 0.02
 VERSIONS_SECONDS: Final = 60.0  # between two requests for a broker's API versions
 VERSIONS_RETRY_SECONDS: Final = 0.5
+AGAIN: Final = Backoff(0.5, 30.0)  # pauses before a background task that failed runs again
 CLOSING_SECONDS: Final = 5.0  # for brokers to read what was written before their connections are aborted
 
 log = structlog.get_logger("penstock.gateway")
@@ -107,7 +109,7 @@ class Gateway:
             quotas=quotas or Quotas(),
             tuner=tuner,
             calibration=calibration,
-            acks=Acks(int(time.time() * 1000)),
+            acks=Acks(_epoch_ms()),
             sampling=RequestSampling(settings.log_sample),
             share_sessions=ShareSessions(self.counters),
             telemetry=Telemetry(settings.bounds.telemetry_pushes_per_second),
@@ -150,16 +152,17 @@ class Gateway:
         routes(restricted=False)  # compiled now, so that no connection waits for it
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for broker in self.config.brokers:
-            self._tasks.append(asyncio.create_task(self._watch_versions(broker, first)))
+            watch = partial(self._watch_versions, broker, first)
+            self._tasks.append(asyncio.create_task(_kept("API versions", watch)))
         await first
         try:
             self._listen()
         except ListenFailed:
             await self.close()
             raise
-        self._tasks.append(asyncio.create_task(self._sweep()))
+        self._tasks.append(asyncio.create_task(_kept("sweep", self._sweep)))
         if self.source is not None:
-            self._tasks.append(asyncio.create_task(self._follow(self.source)))
+            self.follow(self.source)
 
     async def drain(self) -> None:
         """Free the ports for a successor, complete what is in flight, close.
@@ -322,7 +325,9 @@ class Gateway:
         usage = self.usage.setdefault(principal.tenant, Usage())
         usage.attempts += 1
         now, denial = self.now(), None
-        if self.services.tuner is not None:
+        if not self.state_is_current():
+            denial = Denial.STATE_OLD
+        elif self.services.tuner is not None:
             share = self.services.tuner.share(session.connection.broker, principal.tenant, now)
             denial = None if share is None else share.attempt(now)
         denial = denial or self.admission.admit_login(tenant, principal.address, now)
@@ -432,7 +437,7 @@ class Gateway:
 
     def apply_config(self, config: GatewayConfig) -> None:
         """Apply a new configuration; connections that it no longer admits are closed."""
-        self.config = config
+        config = self.config = config.without_expired(_epoch_ms())
         principals = {
             number: session.connection.life.principal
             for number, session in self.sessions.items()
@@ -451,6 +456,18 @@ class Gateway:
             session.connection.reconfigure(config)
         self.services.telemetry.forget(config.tenant_of)
         self.services.sampling.forget(config.tenant_of)
+
+    def follow(self, source: ConfigSource) -> None:
+        """Apply every configuration of a source until the gateway closes."""
+        self.source = source
+        self._tasks.append(asyncio.create_task(_kept("configuration", partial(self._follow, source))))
+
+    def state_age(self) -> float:
+        """Seconds since the configuration in force was last known to be the newest."""
+        return 0.0 if self.source is None else self.now() - self.source.fresh_at
+
+    def state_is_current(self) -> bool:
+        return self.state_age() <= self.settings.bounds.state_age_seconds_max
 
     async def _follow(self, source: ConfigSource) -> None:
         async for config in source.follow():
@@ -486,7 +503,9 @@ class Gateway:
 
     def sweep(self, now: float) -> None:
         """Close what has taken too long, and renew logins to brokers."""
-        self.services.acks.now_ms = int(time.time() * 1000)
+        self.services.acks.now_ms = _epoch_ms()
+        if _epoch_ms() >= self.config.next_expiry_ms:
+            self.apply_config(self.config)
         for session in list(self.sessions.values()):
             session.sweep(now)
         self.services.held.sweep(now)
@@ -497,11 +516,30 @@ class Gateway:
         acked = acks.last(source) if last else [acks.take(source, ingress_bytes)]
         if self.publish is None:
             return
-        sequence, now = next(self._reports), int(time.time() * 1000)
+        sequence, now = next(self._reports), _epoch_ms()
         reports: list[PublishedEvent] = [
             usage.report(source, tenant, sequence, now) for tenant, usage in self.usage.items()
         ]
         self.publish([*reports, *(record for record in acked if record is not None)])
+
+
+async def _kept(what: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run until cancelled; what ends with an error is logged and started again after a pause."""
+    failures = 0
+    while True:
+        started = time.monotonic()
+        try:
+            await run()
+        except Exception as failure:  # noqa: BLE001 - the state would grow old unnoticed
+            failures = 1 if time.monotonic() - started > AGAIN.most_seconds else failures + 1
+            pause = AGAIN.seconds(failures)
+            facts = {"task": what, key_names.ERROR: repr(failure), "again_in_seconds": pause}
+            log.error("background task failed", **facts)
+            await asyncio.sleep(pause)
+
+
+def _epoch_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -32,7 +32,9 @@ JOINED_BYTES_MAX: Final = 32 * 1024
 REFUSED_SECONDS: Final = 0.2  # a failed login waits this long before its connection is closed
 # A valid login beyond a limit waits longer and gets no response. To clients a refusal is final and a closed
 # connection is not; the later and the more spread out they return, the less it costs.
-TOO_MANY: Final = frozenset((Denial.TENANT_RATE, Denial.TENANT_FULL, Denial.BROKER_RATE, Denial.GATEWAY_FULL))
+TOO_MANY: Final = frozenset(
+    (Denial.TENANT_RATE, Denial.TENANT_FULL, Denial.BROKER_RATE, Denial.GATEWAY_FULL, Denial.STATE_OLD)
+)
 TOO_MANY_SECONDS_MIN: Final = 1.0
 TOO_MANY_SECONDS_MAX: Final = 3.0
 
@@ -127,7 +129,7 @@ class Session:
         try:
             self.connection.next_slice(now)
         except Exception as failure:  # noqa: BLE001 - the scheduler keeps serving others
-            self._internal_error(failure)
+            self.internal_error(failure)
         self._carry_out_since(now)
 
     def proceed(self, queue: ThrottleQueue) -> None:
@@ -135,7 +137,7 @@ class Session:
         try:
             self.connection.proceed(queue, self._now())
         except Exception as failure:  # noqa: BLE001 - the queue keeps serving others
-            self._internal_error(failure)
+            self.internal_error(failure)
         self._carry_out()
 
     def timer(self, queue: ThrottleQueue, seconds: float) -> asyncio.TimerHandle:
@@ -150,7 +152,7 @@ class Session:
             if principal is not None and connection.wants_broker_login(now):
                 connection.renew_broker_login(*self.server.login_of(principal), now)
         except Exception as failure:  # noqa: BLE001 - the sweep continues with other connections
-            self._internal_error(failure)
+            self.internal_error(failure)
         self._carry_out()
 
     def hold(self, on: bool) -> None:
@@ -258,9 +260,9 @@ class Session:
         try:
             await work
         except Exception as failure:  # noqa: BLE001 - it ends this connection alone
-            self._internal_error(failure)
+            self.internal_error(failure)
 
-    def _internal_error(self, failure: Exception) -> None:
+    def internal_error(self, failure: Exception) -> None:
         """Report a defect and close."""
         context = {"message": "a connection failed", "exception": failure, "protocol": self}
         asyncio.get_running_loop().call_exception_handler(context)

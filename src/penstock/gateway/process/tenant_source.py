@@ -1,7 +1,8 @@
 """Follows `_penstock.state` of the gateway's own cluster: the source of its tenants.
 
 The whole topic is read before the first configuration is yielded, then one follows each change. While the
-topic cannot be read, the gateway keeps what it has. When its position is gone, everything is read again and
+topic cannot be read, the gateway keeps what it has, and `fresh_at` stays: reading to the end of the topic is what
+makes a state fresh. A control plane that is down therefore does not age it. When its position is gone, everything is read again and
 only the result is yielded. A tenant that cannot be decoded (a newer control plane wrote it) stays as it was.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -91,7 +93,7 @@ def tenant_of(state: TenantState, enforced: Sequence[Dimension] = ENFORCED) -> T
         LogicalClusterId(state.id),
         accounts,
         tuple(
-            ApiKey(key.id, bytes.fromhex(key.secret_sha256), key.account)
+            ApiKey(key.id, bytes.fromhex(key.secret_sha256), key.account, key.expires_ms)
             for key in state.keys
             if key.account in accounts
         ),
@@ -123,6 +125,7 @@ class StateSource:
         self._tenants: dict[str, Tenant] = {}
         self._changed = asyncio.Event()
         self._dirty = False
+        self.fresh_at = time.monotonic()
         self._follower: CompactedTopicReader | None = None
 
     async def follow(self) -> AsyncGenerator[GatewayConfig]:
@@ -132,10 +135,12 @@ class StateSource:
             )
             following = asyncio.create_task(self._follower.run())
             try:
-                await self._follower.wait_until_caught_up()
-                self._changed.set()
                 while True:
-                    await self._changed.wait()
+                    changed = asyncio.create_task(self._changed.wait())
+                    await asyncio.wait((following, changed), return_when=asyncio.FIRST_COMPLETED)
+                    changed.cancel()
+                    if following.done():
+                        following.result()  # raises: it runs until it is cancelled
                     self._changed.clear()
                     yield replace(self._base, tenants=tuple(self._tenants.values()))
             finally:
@@ -165,12 +170,15 @@ class StateSource:
             try:
                 state = TenantState.from_record(RegistryRecord.from_bytes(record.value))
                 self._tenants[tenant] = tenant_of(state, self._enforced)
-            except (PenstockError, ValueError) as failure:
+            except Exception as failure:  # noqa: BLE001 - it belongs to this tenant alone
                 log.warning("tenant rejected", **{key_names.TENANT: tenant, key_names.ERROR: str(failure)})
 
     def _moved(self) -> None:
         assert self._follower is not None
-        if self._dirty and self._follower.caught_up:
+        if not self._follower.caught_up:
+            return
+        self.fresh_at = time.monotonic()
+        if self._dirty:
             self._dirty = False
             self._changed.set()
 

@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 
 from penstock import __version__
 from penstock.control.api.auth import cluster_for, require, token_of
+from penstock.control.api.body_limits import BodyLimits
 from penstock.control.api.schemas import OperationView, Page, Problem
 from penstock.control.decisions import NAME_RULE, Decision, DecisionContext
 from penstock.control.metrics import metrics_text
@@ -53,7 +54,7 @@ PAGE_DEFAULT: Final = 100
 IDEMPOTENCY_KEY_MAX: Final = 200  # characters
 PROBLEM_TYPE: Final = "application/problem+json"
 # Error statuses that any route may respond with.
-PROBLEMS: Final = (400, 401, 403, 404, 405, 409, 412, 422, 428, 500, 503)
+PROBLEMS: Final = (400, 401, 403, 404, 405, 409, 412, 413, 422, 428, 500, 503)
 
 E = TypeVar("E", bound=Entity)
 S = TypeVar("S")
@@ -98,12 +99,15 @@ def plane_of(request: Request) -> Plane:
 
 
 def caller(request: Request, bearer: Bearer) -> OperatorToken:
-    plane = plane_of(request)
+    authorization = None if bearer is None else f"{bearer.scheme} {bearer.credentials}"
+    return _authenticated(plane_of(request), authorization)
+
+
+def _authenticated(plane: Plane, authorization: str | None) -> OperatorToken:
     if not plane.registry.count(OperatorToken):
         # The first leadership term creates the first token.
         position, end = plane.position
         raise NotCaughtUp(position=position, end=end)
-    authorization = None if bearer is None else f"{bearer.scheme} {bearer.credentials}"
     return token_of(plane.registry, authorization)
 
 
@@ -277,6 +281,8 @@ def problem(error: PenstockError) -> JSONResponse:
         active=str(error.facts.get("url", "")) if isinstance(error, NotActive) else None,
     )
     headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        headers["Connection"] = "close"  # the rest of the body stays unread
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body.model_dump(), status_code=status, media_type=PROBLEM_TYPE, headers=headers)
@@ -309,6 +315,8 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, PenstockError):
+        return problem(error.__cause__)
     response = problem(RouteMissing(method=request.method, path=request.url.path, reason=error.detail))
     response.status_code = error.status_code
     for name, value in (error.headers or {}).items():
@@ -330,6 +338,11 @@ def make_api(plane: Plane | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.plane = plane
+    app.add_middleware(
+        BodyLimits,
+        authenticate=lambda scope, authorization: _authenticated(scope["app"].state.plane, authorization),
+        problem=problem,
+    )
     app.include_router(router, responses=_documented())
     app.include_router(quota_routes.router, responses=_documented())
     app.add_api_route("/metrics", _metrics, include_in_schema=False)

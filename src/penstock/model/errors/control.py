@@ -209,3 +209,10 @@ class CellSlow(ControlError, UpstreamError):
     exit_code = Exit.UNHEALTHY
     text = "the new cell was not formed within {seconds:.0f} s"
     hint = "Check its brokers with `penstock status`, and the cell with `penstock cell list`."
+
+
+class BodyTooLarge(ControlError, CallerError):
+    code = "PEN-5028"
+    status = 413
+    text = "the request's body is larger than {limit} bytes"
+    hint = "Send less in one request: split lists into several changes."

@@ -148,6 +148,44 @@ def test_each_bound_has_a_denial_reason(bounds: Bounds, reason: Denial) -> None:
     assert [door.admit_connection(LOCAL, 0.0), door.admit_connection(LOCAL, 0.0)] == [None, reason]
 
 
+def test_half_open_connections_of_three_addresses_leave_room_for_others() -> None:
+    door = Admission(Bounds(half_open_max=200, half_open_per_address_max=10))
+
+    attacks = [door.admit_connection(f"127.0.0.{2 + n % 3}", n * 0.01) for n in range(1000)]
+    honest = [door.admit_connection(f"10.0.0.{n}", 11.0) for n in range(50)]
+
+    assert attacks.count(None) == 100  # half of the places
+    assert attacks[-1] is Denial.ADDRESS_HALF_OPEN
+    assert honest == [None] * 50
+    assert door.half_open == 150
+
+
+def test_a_host_counts_once_in_all_of_its_ipv6_addresses() -> None:
+    door = Admission(Bounds(connections_per_address_max=2))
+    addresses = ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:1::3", "2001:db8:0:2::1")
+
+    assert [door.admit_connection(address, 0.0) for address in addresses] == [
+        None, None, Denial.ADDRESS_FULL, None,
+    ]  # fmt: skip
+    assert [door.admit_connection(each, 0.0) for each in ("::ffff:10.0.0.1", "10.0.0.1", "10.0.0.1")] == [
+        None, None, Denial.ADDRESS_FULL,
+    ]  # fmt: skip
+
+
+def test_half_open_places_are_returned_at_login_and_at_the_end() -> None:
+    door = Admission(Bounds(half_open_max=4, half_open_per_address_max=1))
+    assert [door.admit_connection(LOCAL, 0.0) for _ in range(3)] == [None, None, Denial.ADDRESS_HALF_OPEN]
+
+    assert door.admit_login(TENANT, LOCAL, 0.0) is None
+    assert door.admit_connection(LOCAL, 0.0) is None
+    door.release(LOCAL, TENANT.id)
+    door.release(LOCAL, None)
+    door.release(LOCAL, None)
+
+    assert (door.open, door.half_open, door.connections_from(LOCAL)) == (0, 0, 0)
+    assert [door.admit_connection(LOCAL, 1.0) for _ in range(2)] == [None, None]
+
+
 def test_failed_logins_of_a_key_slow_it_down_and_no_other() -> None:
     door = Admission(Bounds(failed_logins_per_key=2, failed_login_wait_seconds=3.0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
 from penstock.gateway.limits.metering import Usage
@@ -88,9 +88,9 @@ class AtOnce(Scheduler):
         session.next_slice()
 
 
-def quiet_gateway(bounds: Bounds = BOUNDS, scheduler: Scheduler | None = None) -> Gateway:
+def quiet_gateway(bounds: Bounds = BOUNDS, scheduler: Scheduler | None = None, **more: Any) -> Gateway:
     """A gateway that was never started. Create it inside an event loop."""
-    settings = GatewaySettings("g", "127.0.0.1", "127.0.0.1", Path("none"), bounds=bounds)
+    settings = GatewaySettings("g", "127.0.0.1", "127.0.0.1", Path("none"), bounds=bounds, **more)
     made = Gateway(settings, GatewayConfig(PhysicalClusterId("pkc-000001"), (BROKER,), (TENANT,)))
     made.scheduler = scheduler or AtOnce()
     made.versions[BROKER.id] = ({"Produce": Versions(0, 13)}, {})

@@ -80,10 +80,12 @@ class GatewayFile:
         bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         return [replace(access, bootstrap=bootstrap) for access in accesses]
 
-    def start(self, workers: int | None = None) -> RunFile:
-        """Start another gateway and wait until it serves."""
+    def start(self, workers: int | None = None, *, descriptors: int | None = None) -> RunFile:
+        """Start another gateway, with at most so many descriptors, and wait until it serves."""
         command = [sys.executable, "-m", "penstock", "gateway", "run", "--config", str(self.path)]
         more = [] if workers is None else ["--workers", str(workers)]
+        if descriptors is not None:
+            command = ["prlimit", f"--nofile={descriptors}:{descriptors}", *command]
         with self.path.with_suffix(".log").open("ab") as log:
             process = subprocess.Popen(
                 [*command, *more, "--until-stdin-ends"], stdin=subprocess.PIPE, stdout=log, stderr=log

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _PROCESS_KEYS: Final = (
     "gateway", "cluster", "listen", "advertised_host", "platform_key", "routing", "domain", "port",
-    "tls", "upstream_ca", "metrics_listen", "metrics_port", "brokers", "tenants", "tenants_from",
-    "gateways", "workers", "log_sample", "bounds",
+    "tls", "upstream_ca", "proxy_protocol", "metrics_listen", "metrics_port", "brokers", "tenants",
+    "tenants_from", "gateways", "workers", "log_sample", "bounds",
 )  # fmt: skip
 _BROKER_KEYS: Final = ("id", "zone", "address", "port", "limits", "metrics")
 _TENANT_KEYS: Final = (
@@ -88,6 +88,7 @@ class Bounds:
 
     connections_max: int = 20_000
     half_open_max: int = 2_000  # not logged in yet
+    half_open_per_address_max: int = 100  # once half of the places above are taken
     connections_per_address_max: int = 2_000
     attempts_per_address_per_second: float = 200.0
     failed_logins_per_key: int = 5  # from one address within `failed_logins_seconds`; further ones wait
@@ -97,6 +98,7 @@ class Bounds:
     handshake_seconds: float = 10.0  # from accept to login, TLS included
     idle_seconds: float = 660.0  # a little more than clients keep idle connections by default
     unauthenticated_bytes_max: int = 64 * 1024
+    unauthenticated_requests_max: int = 10  # of one connection
     frame_bytes_max: int = 100 * 1024 * 1024
     held_bytes_max: int = 8 * 1024 * 1024
     # Frames that are unfinished or wait: of one tenant, of all, and of connections before login.
@@ -123,6 +125,7 @@ class GatewaySettings:
     port: int = 0  # of SNI routing
     certificate: Path | None = None
     upstream_ca: Path | None = None
+    proxy_protocol: NetworkRules | None = None  # load balancers that send a PROXY header
     metrics_listen: str = LOOPBACK  # metrics need no login, so not the tenants' address
     metrics_port: int | None = None
     tenants_from: TenantsFrom = TenantsFrom.FILE
@@ -162,6 +165,7 @@ def parse_gateway(
         port=root.integer("port", 0, at_least=0, at_most=PORT_MAX),
         certificate=root.section("tls", ("certificate",)).path("certificate"),
         upstream_ca=root.path("upstream_ca"),
+        proxy_protocol=_trusted(root),
         metrics_listen=root.text("metrics_listen", LOOPBACK),
         metrics_port=root.optional_integer("metrics_port", at_least=0, at_most=PORT_MAX),
         tenants_from=tenants_from,
@@ -178,6 +182,11 @@ def parse_gateway(
     tenants = tuple(_tenant(each) for each in root.sections("tenants", _TENANT_KEYS))
     _check_unique(root, tenants)
     return settings, GatewayConfig(physical_cluster_id(root.text("cluster")), brokers, tenants)
+
+
+def _trusted(root: Section) -> NetworkRules | None:
+    networks = _networks(root, "proxy_protocol")
+    return NetworkRules(networks) if networks else None
 
 
 def _log_sample(section: Section) -> float:

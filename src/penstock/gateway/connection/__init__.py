@@ -13,6 +13,7 @@ Modules:
   local_requests    requests the gateway handles itself: login, ApiVersions, refusals, rebuilding
   local_work        runs such a request step by step, if it takes time
   login             SASL/PLAIN authentication with an API key
+  proxy_header      the PROXY protocol of load balancers, as a parser
   request_sampling  logs a sample of requests and connections
   routes            the table of `tenancy.apis`, prepared for the data path
   scram_login       the login to a broker, as frames and responses

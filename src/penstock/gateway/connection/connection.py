@@ -79,11 +79,11 @@ class Connection:
     """A client's connection, from accept to close. Every method that takes `now` may produce output."""
 
     __slots__ = (
-        "_resumable", "active", "broker", "closed", "context", "effects", "fast_path", "held", "in_flight",
-        "in_flight_max", "inward", "last_active", "learning_inward", "life", "limits", "local_requests",
-        "now", "number", "outward", "pauses", "renew_at", "requests", "responded_at", "responses", "routes",
-        "sample", "services", "throttle", "to_broker", "to_client", "unknown_ids", "usage", "waiter",
-        "work",
+        "_resumable", "active", "broker", "closed", "context", "early_requests", "effects", "fast_path", "held",
+        "in_flight", "in_flight_max", "inward", "last_active", "learning_inward", "life", "limits",
+        "local_requests", "now", "number", "outward", "pauses", "renew_at", "requests", "responded_at",
+        "responses", "routes", "sample", "services", "throttle", "to_broker", "to_client", "unknown_ids",
+        "usage", "waiter", "work",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +126,7 @@ class Connection:
         self.unknown_ids: UnknownIds | None = None
         self.renew_at = NEVER  # when to log in to the broker again
         self.held = 0  # bytes of frames that are unfinished or wait
+        self.early_requests = 0  # before login
         self._resumable = False  # something that prevented reading a frame is over
 
     # Bytes

@@ -16,7 +16,7 @@ from penstock.gateway.connection.routes import API_VERSIONS, BEFORE_LOGIN
 from penstock.gateway.connection.states import BROKER_SLICE, CLIENT_SLICE, NO_NEW_FRAMES
 from penstock.gateway.limits.admission import Denial
 from penstock.model.errors import Fault
-from penstock.model.errors.gateway import ResponseUnexpected
+from penstock.model.errors.gateway import ResponseUnexpected, TooManyEarlyRequests
 from penstock.model.errors.plans import RequestFrameMalformed, RequestFrameTooLarge
 from penstock.wire.splice import HOLD, TAKE, Program, spliced
 
@@ -98,6 +98,12 @@ class RequestStages:
         bound = connection.services.bounds.unauthenticated_bytes_max
         if size > bound:
             raise RequestFrameTooLarge(size=size, limit=bound)
+        if not connection.life.serves:
+            connection.early_requests += 1
+            most = connection.services.bounds.unauthenticated_requests_max
+            if connection.early_requests > most:
+                connection.deny(Denial.EARLY_REQUESTS, api=api_key)
+                raise TooManyEarlyRequests(limit=most)
         if api_key == API_VERSIONS or (api_key in BEFORE_LOGIN and not connection.life.serves):
             return TAKE
         reason = "the API is not served" if connection.life.serves else "it came before login"

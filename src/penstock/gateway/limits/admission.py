@@ -7,6 +7,7 @@ one. Each denial has a reason, which is also the label of the metric that counts
 
 from __future__ import annotations
 
+import ipaddress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,9 @@ SOON_SECONDS: Final = 1e-6  # what floating-point numbers may be off by
 class Denial(StrEnum):
     GATEWAY_FULL = "gateway_full"
     HALF_OPEN = "half_open"
+    ADDRESS_HALF_OPEN = "address_half_open"
     ADDRESS_FULL = "address_full"
+    PROXY_HEADER = "proxy_header"  # none, or an invalid one, from a trusted load balancer
     ADDRESS_RATE = "address_rate"
     FAILED_LOGINS = "failed_logins"
     NETWORK_RULE = "network_rule"
@@ -40,6 +43,7 @@ class Denial(StrEnum):
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
     HELD_BYTES = "held_bytes"  # it kept a frame unfinished while a budget for those was exceeded
+    EARLY_REQUESTS = "early_requests"  # too many before login
     API_REFUSED = "api_refused"
     NAME_REFUSED = "name_refused"
     SHARE_SESSIONS = "share_sessions"
@@ -80,6 +84,7 @@ class Admission:
         own.totals[OPEN] += 1
         own.totals[HALF_OPEN] += 1
         own.connections[row] += 1
+        own.half_open[row] += 1
         denial = self._denial(key, row, now)
         if denial is not None:
             self.release(address, None)
@@ -92,6 +97,8 @@ class Admission:
             return Denial.GATEWAY_FULL
         if self.half_open > bounds.half_open_max:
             return Denial.HALF_OPEN
+        if self.half_open_crowded and self.counters.half_open(key) > bounds.half_open_per_address_max:
+            return Denial.ADDRESS_HALF_OPEN
         if self.counters.connections(key) > bounds.connections_per_address_max:
             return Denial.ADDRESS_FULL
         if self._locked_out(key, now):
@@ -111,7 +118,7 @@ class Admission:
         client with an old key is slowed down and other clients at its address are not.
         """
         bounds, counters, since = self.bounds, self.counters, self._failures_since(now)
-        of_key = counters.key(f"login {address} {key}")
+        of_key = counters.key(f"login {network_of(address)} {key}")
         for each in (self._address(address), of_key):
             row = counters.row(each)
             if row is not None:
@@ -138,18 +145,23 @@ class Admission:
         if denial is not None:
             own.connections[row] -= 1
             return denial
-        own.totals[HALF_OPEN] -= 1
+        self._no_longer_half_open(address)
         return None
+
+    def _no_longer_half_open(self, address: str) -> None:
+        own = self.counters.own
+        own.totals[HALF_OPEN] -= 1
+        own.half_open[self._row(self._address(address))] -= 1
 
     def release(self, address: str, tenant: str | None) -> None:
         """Count a connection as closed; `tenant` if it had logged in."""
         own = self.counters.own
         own.totals[OPEN] -= 1
-        self._decrement(self._address(address))
+        own.connections[self._row(self._address(address))] -= 1
         if tenant is None:
-            own.totals[HALF_OPEN] -= 1
+            self._no_longer_half_open(address)
         else:
-            self._decrement(self._tenant(tenant))
+            own.connections[self._row(self._tenant(tenant))] -= 1
 
     def share_partitions(self, tenant: str, pending: int, now: float) -> int:
         """Publish how many partitions this worker is creating for a tenant; returns those of others."""
@@ -160,10 +172,10 @@ class Admission:
             self.counters.own.pending_until[row] = now + PENDING_SECONDS
         return self.counters.pending_elsewhere(key, now)
 
-    def _decrement(self, key: int) -> None:
+    def _row(self, key: int) -> int:
         row = self.counters.own.find(key)
         assert row is not None, "a row that counts connections stays"
-        self.counters.own.connections[row] -= 1
+        return row
 
     def _take(self, key: int, row: int, rate: float, now: float) -> bool:
         """Take one token of a bucket that refills at `rate`; its state is the time at which it is full."""
@@ -179,10 +191,18 @@ class Admission:
         return _milliseconds(now - self.bounds.failed_logins_seconds)
 
     def _address(self, address: str) -> int:
-        return self.counters.key(f"address {address}")
+        return self.counters.key(f"address {network_of(address)}")
 
     def _tenant(self, tenant: str) -> int:
         return self.counters.key(f"tenant {tenant}")
+
+
+def network_of(address: str) -> str:
+    """What limits by address count: the address, or its /64 in IPv6, all of which one host can use."""
+    if ":" not in address:
+        return address
+    ip = ipaddress.IPv6Address(address.partition("%")[0])
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((ip, 64), strict=False))
 
 
 def _milliseconds(seconds: float) -> int:

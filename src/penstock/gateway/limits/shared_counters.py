@@ -32,25 +32,24 @@ HALF_OPEN: Final = 1
 FAILURES_MAX: Final = 0xFFFF  # in one word with the time of the first failure
 SECRET_BYTES: Final = 16
 
-_COLUMN_WORDS: Final = TOTALS + ROWS * 6 + USAGE_ROWS * (1 + USAGE_COUNTERS)
+_COLUMN_WORDS: Final = TOTALS + ROWS * 7 + USAGE_ROWS * (1 + USAGE_COUNTERS)
 
 
 class Column:
     """One worker's counters."""
 
     __slots__ = (
-        "connections", "failures", "full_at", "keys", "pending", "pending_until", "totals", "usage",
-        "usage_keys",
+        "connections", "failures", "full_at", "half_open", "keys", "pending", "pending_until", "totals",
+        "usage", "usage_keys",
     )  # fmt: skip
 
     def __init__(self, whole: memoryview) -> None:
         words, numbers = whole.cast("Q"), whole.cast("d")
-        at = iter(
-            _starts((TOTALS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, USAGE_ROWS, USAGE_ROWS * USAGE_COUNTERS))
-        )
+        at = iter(_starts((TOTALS, *[ROWS] * 7, USAGE_ROWS, USAGE_ROWS * USAGE_COUNTERS)))
         self.totals = words[next(at)]
         self.keys = words[next(at)]
         self.connections = words[next(at)]
+        self.half_open = words[next(at)]  # of the connections
         self.failures = words[next(at)]  # time of the first in milliseconds, and count
         self.full_at = numbers[next(at)]  # when the rate's whole burst is available again
         self.pending = words[next(at)]  # partitions that are being created
@@ -96,7 +95,7 @@ class Column:
 
     def reclaim(self) -> None:
         """Clear the connections and usage of a dead worker. Rates and failed logins stay."""
-        for part in (self.totals, self.connections, self.usage_keys):
+        for part in (self.totals, self.connections, self.half_open, self.usage_keys):
             part[:] = memoryview(bytes(part.nbytes)).cast("Q")
         self.usage[:] = memoryview(bytes(self.usage.nbytes)).cast("d")
 
@@ -141,6 +140,10 @@ class SharedCounters:
         return sum(
             column.pending[row] for column, row in rows if row is not None and now < column.pending_until[row]
         )
+
+    def half_open(self, key: int) -> int:
+        rows = ((column, column.find(key)) for column in self.columns)
+        return sum(column.half_open[row] for column, row in rows if row is not None)
 
     def full_at(self, key: int) -> float:
         """The latest value that any worker wrote: each continues from it."""

@@ -1,6 +1,7 @@
 """A gateway as a process: sockets, configuration, workers, metrics.
 
 Modules:
+  acceptor           accepts clients: listeners, admission, PROXY headers, TLS
   ack_writer         writes ack evidence to its topic
   config_source      where configurations come from, and the file that implements it
   listener_sockets   sockets bound to the gateway's ports

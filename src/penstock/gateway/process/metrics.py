@@ -116,7 +116,9 @@ class GatewayMetrics:
         tenants = _gauge("tenants", "Tenants configured.")
         tenants.add_metric([], len(gateway.config.tenants))
         yield tenants
-        age = _gauge("state_age_seconds", "Time since the tenants' configuration was last known to be current.")
+        age = _gauge(
+            "state_age_seconds", "Time since the tenants' configuration was last known to be current."
+        )
         age.add_metric([], gateway.state_age())
         yield age
         yield from self._ack_evidence()

@@ -17,6 +17,7 @@ from penstock.gateway.limits.pressure_reports import PressureWatch
 from penstock.gateway.limits.quota_shares import QuotaShareFollower, UsageReporter
 from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.limits.worker_quota import WorkerQuotas
+from penstock.gateway.process.acceptor import fitted, raise_descriptor_limit
 from penstock.gateway.process.ack_writer import AckWriter
 from penstock.gateway.process.config_source import FileSource
 from penstock.gateway.process.metrics import GatewayMetrics
@@ -60,6 +61,8 @@ def run_gateway(
     settings, config = read_gateway_file(path)
     if workers is not None:
         settings = replace(settings, workers=workers)
+    descriptors = raise_descriptor_limit() * settings.workers
+    settings = replace(settings, bounds=fitted(settings.bounds, descriptors))
     gc.set_threshold(GARBAGE_CHECKED_EVERY)
     counters = SharedCounters(settings.workers)
     process = _Process(settings, config, path, counters, report)

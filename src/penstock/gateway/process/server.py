@@ -1,8 +1,8 @@
 """The server: listeners, the connections behind them, and their housekeeping.
 
-One process on one event loop; several may serve the same ports (`worker_supervisor`). Admission by address
-happens on the accepted socket, before TLS and before a byte is read. Once a second a sweep closes connections
-that have been half-open, idle or closing for too long, and usage and acknowledged ranges are published.
+One process on one event loop; several may serve the same ports (`worker_supervisor`). Clients are accepted in
+`acceptor`. Once a second a sweep closes connections that have been half-open, idle or closing for too long,
+and usage and acknowledged ranges are published.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import socket
 import ssl
 import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -35,7 +34,7 @@ from penstock.gateway.limits.metering import Source, Usage
 from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.limits.tenant_quota import Quotas
-from penstock.gateway.process.listener_sockets import bind_port
+from penstock.gateway.process.acceptor import Acceptor
 from penstock.gateway.process.scheduler import Scheduler
 from penstock.gateway.process.session import Session
 from penstock.gateway.process.sni_hosts import Host, host_name, parse_host
@@ -50,6 +49,7 @@ from penstock.model import key_names
 from penstock.model.backoff import Backoff
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import CertificateUnusable, ListenFailed, UpstreamUnreachable
+from penstock.wire.definitions import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from penstock.model.ids import LogicalClusterId
     from penstock.model.schema import Event as PublishedEvent
 
-BACKLOG: Final = 4096
-ACCEPTS_AT_ONCE: Final = 8  # before other work runs: each takes a tenth of a millisecond
 SWEEP_SECONDS: Final = 1.0
 DRAIN_POLL_SECONDS: Final = 0.02
 VERSIONS_SECONDS: Final = 60.0  # between two requests for a broker's API versions
@@ -123,15 +121,14 @@ class Gateway:
         self.contexts: dict[LogicalClusterId, TenantContext] = {}
         self.ports: dict[int, int] = {}  # by broker; all the same with SNI
         self.versions: dict[int, tuple[dict[str, object], dict[str, object]]] = {}
+        self._versions_responses: dict[tuple[int, int], bytes] = {}  # by broker and version of the request
         self.dials = asyncio.Semaphore(settings.bounds.dials_at_once)
         self.upstream_tls: ssl.SSLContext | None = None
-        self._tls: ssl.SSLContext | None = None
+        self.acceptor = Acceptor(self)
         self._sni_hosts: WeakKeyDictionary[ssl.SSLObject, Host] = WeakKeyDictionary()
         self._numbers = itertools.count(1)
         self._round_robin = itertools.count()
-        self._listeners: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._accepting: set[asyncio.Task[None]] = set()
         self._reports = itertools.count()
         self._denial_log = DenialLog()
         self._closing_upstreams: set[Upstream] = set()  # still flushing after their clients have left
@@ -148,7 +145,7 @@ class Gateway:
             self.upstream_tls = tls_context(self.settings.upstream_ca)
         self.services.platform = PlatformClient(self.config.brokers, key, self.upstream_tls)
         if self.settings.certificate is not None:
-            self._tls = self._tls_context()
+            self.acceptor.tls = self._tls_context()
         routes(restricted=False)  # compiled now, so that no connection waits for it
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for broker in self.config.brokers:
@@ -170,7 +167,7 @@ class Gateway:
         Connections of one broker are drained after those of another, pending logins last: a client that loses
         all brokers at once reports an error.
         """
-        self._stop_listening()
+        self.acceptor.stop()
         seconds = self.settings.bounds.drain_seconds / (len(self.config.brokers) + 1)
         for broker in (*self.config.brokers, None):
             draining = [
@@ -188,10 +185,10 @@ class Gateway:
 
     async def close(self) -> None:
         """Stop everything now."""
-        self._stop_listening()
-        for task in (*self._tasks, *self._accepting):
+        await self.acceptor.close()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._accepting, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         for session in list(self.sessions.values()):
             session.abort("the gateway stops")
@@ -218,62 +215,17 @@ class Gateway:
         by_sni = self.settings.routing is Routing.SNI
         for broker in (None,) if by_sni else self.config.brokers:
             port = self.settings.port if broker is None else broker.listen_port
-            listener = _listener(self.settings.listen, port)
-            self._listeners.append(listener)
+            listening = self.acceptor.listen(self.settings.listen, port, broker)
             for served in self.config.brokers if broker is None else (broker,):
-                self.ports[served.id] = listener.getsockname()[1]
-        # Accept only now: clients must never receive an address list with a port missing.
-        loop = asyncio.get_running_loop()
-        for listener, broker in zip(self._listeners, (None,) if by_sni else self.config.brokers):
-            loop.add_reader(listener.fileno(), self._accept, listener, broker)
+                self.ports[served.id] = listening
+        self.acceptor.accept()  # only now: clients must never receive an address list with a port missing
 
-    def _stop_listening(self) -> None:
-        loop = asyncio.get_running_loop()
-        for listener in self._listeners:
-            loop.remove_reader(listener.fileno())
-            listener.close()
-        self._listeners.clear()
-
-    def _accept(self, listener: socket.socket, broker: Broker | None) -> None:
-        for _ in range(ACCEPTS_AT_ONCE):
-            try:
-                client, peer = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as failure:  # out of descriptors: the connection stays in the backlog
-                log.warning("accept failed", **{key_names.ERROR: str(failure)})
-                return
-            address = peer[0]
-            denial = self.admission.admit_connection(address, self.now())
-            if denial is not None:
-                self._denied(denial, address, None)  # counted before the client sees the connection close
-                client.close()
-                continue
-            client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            number = next(self._numbers)
-            session = self.sessions[number] = Session(self, number, address, broker)
-            self._empty.clear()
-            task = asyncio.get_running_loop().create_task(self._start_session(client, session))
-            self._accepting.add(task)
-            task.add_done_callback(self._accepting.discard)
-
-    async def _start_session(self, client: socket.socket, session: Session) -> None:
-        """Run the TLS handshake, if any. A session that never gets a transport is closed here."""
-        loop = asyncio.get_running_loop()
-        protocol = cast("asyncio.Protocol", session)
-        seconds = self.settings.bounds.handshake_seconds if self._tls is not None else None
-        try:
-            await loop.connect_accepted_socket(
-                lambda: protocol, client, ssl=self._tls, ssl_handshake_timeout=seconds
-            )
-        except (OSError, ssl.SSLError) as failure:
-            self.denied(session, Denial.MALFORMED, error=failure)
-        finally:
-            if session.transport is None:
-                client.close()
-                session.connection.ended(self.now())
-                self.session_closed(session)
+    def new_session(self, address: str, broker: Broker | None) -> Session:
+        """A session for an admitted client."""
+        number = next(self._numbers)
+        session = self.sessions[number] = Session(self, number, address, broker)
+        self._empty.clear()
+        return session
 
     def _tls_context(self) -> ssl.SSLContext:
         path = self.settings.certificate
@@ -393,12 +345,21 @@ class Gateway:
 
     def _api_versions_response(self, broker: Broker | None, version: int, correlation_id: int) -> bytes:
         """The versions that this broker, or another one reached first, and the gateway know."""
-        known = self.versions.get(broker.id) if broker is not None else None
-        apis, features = known or next(iter(self.versions.values()))
-        return api_versions_response(version, correlation_id, apis, features)
+        known = broker.id if broker is not None and broker.id in self.versions else next(iter(self.versions))
+        if version not in load().request("ApiVersions").valid_versions:
+            version = -1  # any unknown one
+        response = self._versions_responses.get((known, version))
+        if response is None:
+            response = api_versions_response(version, 0, *self.versions[known])
+            self._versions_responses[known, version] = response
+        return b"".join((response[:4], correlation_id.to_bytes(4, signed=True), response[8:]))
 
     def denied(self, session: Session, reason: Denial, *, api: object = None, error: object = None) -> None:
         self._denied(reason, session.connection.life.address, session, api, error)
+
+    def denied_address(self, reason: Denial, address: str, error: object = None) -> None:
+        """Count and log a client denied before it has a session."""
+        self._denied(reason, address, None, error=error)
 
     def _denied(
         self, reason: Denial, address: str, session: Session | None, api: object = None, error: object = None
@@ -484,6 +445,7 @@ class Gateway:
                         k: v for k, v in response.items() if k.endswith(("Features", "FeaturesEpoch"))
                     }
                     self.versions[broker.id] = (dict(offered(connection.versions)), features)
+                    self._versions_responses.clear()
             except PenstockError as failure:
                 error = UpstreamUnreachable(broker=broker.id, address=broker.address, reason=failure.message)
                 log.warning(
@@ -534,20 +496,9 @@ async def _kept(what: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None
             failures = 1 if time.monotonic() - started > AGAIN.most_seconds else failures + 1
             pause = AGAIN.seconds(failures)
             facts = {"task": what, key_names.ERROR: repr(failure), "again_in_seconds": pause}
-            log.error("background task failed", **facts)
+            log.warning("background task failed", **facts)
             await asyncio.sleep(pause)
 
 
 def _epoch_ms() -> int:
     return int(time.time() * 1000)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    listener = bind_port(host, port)
-    listener.setblocking(False)
-    try:
-        listener.listen(BACKLOG)
-    except OSError as failure:
-        listener.close()
-        raise ListenFailed(host=host, port=port, reason=failure.strerror or failure) from failure
-    return listener

@@ -1,9 +1,10 @@
 """Follows `_penstock.state` of the gateway's own cluster: the source of its tenants.
 
 The whole topic is read before the first configuration is yielded, then one follows each change. While the
-topic cannot be read, the gateway keeps what it has, and `fresh_at` stays: reading to the end of the topic is what
-makes a state fresh. A control plane that is down therefore does not age it. When its position is gone, everything is read again and
-only the result is yielded. A tenant that cannot be decoded (a newer control plane wrote it) stays as it was.
+topic cannot be read, the gateway keeps what it has, and `fresh_at` stays: a state is fresh when the topic has
+been read to its end. A control plane that is down therefore does not age it. When its position is gone,
+everything is read again and only the result is yielded. A tenant that cannot be decoded (a newer control
+plane wrote it) stays as it was.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from penstock.kafka.client import Client
 from penstock.kafka.compacted_topic import CompactedTopicReader
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model import key_names
-from penstock.model.errors import PenstockError
 from penstock.model.events import Dimension, RegistryRecord, entity_of
 from penstock.model.ids import LogicalClusterId
 from penstock.model.tenant_state import TenantState

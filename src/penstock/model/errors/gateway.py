@@ -73,3 +73,15 @@ class BrokersUnknown(ResponseRefused):
     hint = (
         "It has just started, or is overloaded. The connection was closed; clients reconnect by themselves."
     )
+
+
+class ProxyHeaderInvalid(CallerError):
+    code = "PEN-4011"
+    text = "no valid PROXY header from a trusted load balancer: {reason}"
+    hint = "Switch the PROXY protocol on at the load balancer, or remove its network from `proxy_protocol`."
+
+
+class TooManyEarlyRequests(CallerError):
+    code = "PEN-4012"
+    text = "more than {limit} requests before login"
+    hint = "Log in first. `unauthenticated_requests_max` is the limit."

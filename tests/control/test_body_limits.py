@@ -40,9 +40,9 @@ async def response(port: int, path: str, token: str, sent: bytes, *headers: str)
     head = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {token}", *headers, "", ""]
     writer.write("\r\n".join(head).encode() + sent)
     async with asyncio.timeout(SECONDS):
-        answer = await reader.read()
+        received = await reader.read()
     writer.close()
-    start, _, body = answer.partition(b"\r\n\r\n")
+    start, _, body = received.partition(b"\r\n\r\n")
     return int(start.split()[1]), json.loads(body)["code"]
 
 

@@ -15,7 +15,7 @@ from penstock.gateway.connection.local_requests import CORRELATION_ID, LOOK_UP_V
 from penstock.gateway.connection.states import CLIENT_FULL, IN_FLIGHT, State
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.process.session import Session
-from penstock.model.errors.gateway import BrokersUnknown
+from penstock.model.errors.gateway import BrokersUnknown, TooManyEarlyRequests
 from penstock.wire.error_codes import Code
 from penstock.wire.frames import (
     Request,
@@ -175,6 +175,19 @@ async def test_only_a_login_is_accepted_before_login(gateway: Gateway, frame: by
     assert client.frames() == []
     assert session.connection.life.state is State.CLOSED
     assert gateway.denials[Denial.API_REFUSED] == 1
+
+
+async def test_too_many_requests_before_login_close_the_connection(gateway: Gateway) -> None:
+    session, client = Session(gateway, 1, "127.0.0.1", BROKER), Wire()
+    session.connection_made(client)
+    most = gateway.settings.bounds.unauthenticated_requests_max
+
+    for number in range(most + 5):
+        session.data_received(versions_request(number))
+
+    assert len(client.frames()) == most
+    assert client.closed
+    assert session.connection.life.close_reason == str(TooManyEarlyRequests(limit=most))
 
 
 async def test_a_login_outside_of_kafka_frames_is_refused(gateway: Gateway) -> None:

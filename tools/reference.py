@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from penstock.control.api.app import make_api
 from penstock.gateway.connection.states import NEXT, State
-from penstock.gateway.tenancy.apis import table
+from penstock.gateway.tenancy.apis import PRODUCE, limited, table
 from penstock.gateway.tenancy.tenant_configs import GROUP_CONFIGS, REFUSED_CONFIGS, TOPIC_CONFIGS
 from penstock.model.errors import RANGES, PenstockError, area_of, catalogue
 from penstock.wire.definitions import load
@@ -93,7 +93,29 @@ def apis_page() -> str:
         versions = [row.version for row in rows]
         span = str(versions[0]) if len(versions) == 1 else f"{versions[0]}–{versions[-1]}"
         lines.append(f"| {key} | {api} | {span} | {direction} | {verdict} | {why} |")
-    return APIS_INTRODUCTION + "\n".join(lines) + "\n"
+    return APIS_INTRODUCTION + "\n".join(lines) + "\n" + LIMITS_INTRODUCTION + limits_table()
+
+
+LIMITS_INTRODUCTION = """
+## Limits of one request
+
+A request with more bytes closes the connection before it is read. Elements are those of all its arrays
+together, nested ones too; each array and each tagged field counts as one more. A request with more elements
+gets INVALID_REQUEST if its API has an error for the whole request; otherwise it closes the connection.
+`penstock_gateway_denials` counts both, as `too_large` and `too_many_elements`. APIs that are refused have
+the limits of the last row.
+
+| APIs | bytes | elements |
+|---|---|---|
+"""
+
+
+def limits_table() -> str:
+    lines = []
+    for limits, apis in limited().items():
+        size = "`frame_bytes_max`" if limits is PRODUCE else f"{limits.bytes_max // 1024} KiB"
+        lines.append(f"| {', '.join(apis)} | {size} | {limits.elements_max:,} |")
+    return "\n".join(lines) + "\n"
 
 
 CONFIGS_INTRODUCTION = """\

@@ -45,6 +45,15 @@ def test_groups_behave_as_in_kafka() -> None:
     assert "group.initial.rebalance.delay.ms" not in properties()
 
 
+@pytest.mark.parametrize(("heap", "requests"), [(160, 40), (384, 40), (8192, 80)])
+def test_the_largest_request_fits_the_heap_many_times(heap: int, requests: int) -> None:
+    largest = int(properties(heap=heap)["socket.request.max.bytes"])
+
+    assert largest * requests <= heap * 1024 * 1024
+    assert largest >= 4 * 1024 * 1024  # batches of 1 MiB, the default limit, of several partitions
+    assert properties(heap=heap, config={"socket.request.max.bytes": 7})["socket.request.max.bytes"] == "7"
+
+
 @pytest.mark.parametrize("name", ["b1", "c1001"])
 def test_access_is_denied_by_default(name: str) -> None:
     actual = properties(name)

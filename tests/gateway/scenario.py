@@ -19,7 +19,8 @@ The first word of a line is one of these:
               scenarios are also played with their bytes cut into pieces
     client    what the client sends: an API, `v3` for its version, id= and fields, or `bytes` in hexadecimal;
               commas separate what is read at once; `half` sends the first half of it, `rest` the other one;
-              `topic=x*250` is a name of 250 letters, `~orders` stands for the masked id of `orders`
+              `topic=x*250` is a name of 250 letters, `~orders` stands for the masked id of `orders`;
+              `repeated=9` repeats the elements of its list
     broker    what the broker sends, in the same form; `scram=` is a message of its login
     after     time passes: `after 0.8s`, with a sweep at each full second
     login     the outcome of a login: `accepted`, `rejected`, `silent` (rejected without a response), `again`,

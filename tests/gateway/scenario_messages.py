@@ -37,6 +37,7 @@ def records(size: int) -> bytes:
 def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - one case for each API
     """The body of a request; fields without a meaning here are passed on by their name in Kafka."""
     topic = fields.pop("topic", "orders")
+    repeated = int(fields.pop("repeated", "1"))
     body: Body
     row: Body
     named: Body
@@ -86,7 +87,8 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
             mechanism = fields.pop("mechanism", "PLAIN")
             body = {"Mechanism": mechanism} if api == "SaslHandshake" else {"AuthBytes": b"\0key\0secret"}
         case "FindCoordinator":
-            body = {"Key": fields.pop("key", "g"), "KeyType": 0}
+            key = fields.pop("key", "g")
+            body = {"KeyType": 0, **({"CoordinatorKeys": [key]} if version >= 4 else {"Key": key})}
         case "ConsumerGroupDescribe" | "ShareGroupDescribe":
             body = {"GroupIds": [fields.pop("group", "g")], "IncludeAuthorizedOperations": False}
         case "DescribeAcls":
@@ -95,7 +97,8 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
             body = {"Resources": _resources(api, topic, fields)}
         case _:
             body = {}
-    return body | _typed(fields)
+    lists = {name: value * repeated for name, value in body.items() if isinstance(value, list)}
+    return body | lists | _typed(fields)
 
 
 def _resources(api: str, topic: str, fields: Body) -> list[Body]:

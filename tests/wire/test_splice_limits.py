@@ -10,6 +10,7 @@ import pytest
 
 from penstock.model.errors import Fault, PenstockError
 from penstock.model.errors.plans import (
+    RequestElementsTooMany,
     RequestFrameMalformed,
     RequestFrameTooLarge,
     ResponseFrameMalformed,
@@ -18,7 +19,7 @@ from penstock.model.errors.plans import (
 from penstock.wire.definitions import load
 from penstock.wire.frames import Request, Response, encode_request, encode_response
 from penstock.wire.plans import Direction, Plan, surface
-from penstock.wire.splice import HOLD, TAKE, Limits, Requests, Responses, program, spliced
+from penstock.wire.splice import HOLD, TAKE, Limits, Requests, Responses, program, spliced, taking
 from tests.harness.splice_reference import ALL_KINDS, Inward, Outward, Recorder, random_frame
 from tests.harness.splice_reference import spliced as fed
 
@@ -89,6 +90,33 @@ def test_a_topic_list_that_claims_two_billion_names_is_refused() -> None:
 
     with pytest.raises(RequestFrameMalformed, match="claims 2147483647 elements"):
         fed(OLD_METADATA, Outward(), [bytes(frame)])
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_elements_are_counted_before_they_are_read(version: int) -> None:
+    limited = program(3, version, Direction.REQUEST, ALL_KINDS, elements_max=3)
+    two, three = (metadata(*"abc"[:count], version=version) for count in (2, 3))
+
+    assert spliced(limited, Outward(), two)  # the array counts as one
+    with pytest.raises(RequestElementsTooMany) as refused:
+        spliced(limited, Outward(), three)
+    assert refused.value.facts == {"path": "MetadataRequest.Topics", "limit": 3}
+
+
+def test_tagged_fields_are_counted_as_elements() -> None:
+    taken = taking(12, 4, 3)
+    body = {"GroupId": "g", "MemberId": "m", "_tags": dict.fromkeys(range(50, 54), b"")}
+    frame = encode_request(Request("Heartbeat", 4, 1, None, body))
+
+    with pytest.raises(RequestElementsTooMany):
+        spliced(taken, Outward(), frame)
+
+
+def test_a_taken_frame_with_too_many_elements_is_refused_unseen() -> None:
+    out, recorder = taken_by(Recorder(taking(3, 12, 3)), [metadata("a"), metadata("a", "b", "c")])
+
+    assert out == b""
+    assert [len(recorder.frames), len(recorder.refusals)] == [1, 1]
 
 
 @pytest.mark.parametrize("length", [-2, -(2**15)])

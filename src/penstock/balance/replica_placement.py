@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Placement = Callable[["PlacementRequest"], "list[list[BrokerId]] | None"]
 
-PARTITIONS_MAX: Final = 10_000  # of one topic, in one request
+PARTITIONS_MAX: Final = 10_000  # in one request; Kafka's controller creates no more at once
 
 
 class Broker(Protocol):
@@ -59,7 +59,8 @@ def spread(request: PlacementRequest) -> list[list[BrokerId]] | None:
     zones = len({broker.zone for broker in ring})
     start = sum(request.topic.encode()) % len(ring)
     placed = []
-    for partition in range(request.first, request.first + request.count):
+    period = len(ring) * max(len(ring) - 1, 1)  # of `_replica_order`
+    for partition in range(request.first, request.first + min(request.count, period)):
         order = _replica_order(ring, start + partition)
         chosen: list[Broker] = []
         for broker in order:
@@ -69,7 +70,7 @@ def spread(request: PlacementRequest) -> list[list[BrokerId]] | None:
         # With zones of unequal size, distinct zones may not yield enough replicas.
         chosen += [broker for broker in order if broker not in chosen][: request.replicas - len(chosen)]
         placed.append([broker.id for broker in chosen])
-    return placed
+    return [placed[number % period] for number in range(request.count)]
 
 
 def _replica_order(ring: Sequence[B], position: int) -> list[B]:

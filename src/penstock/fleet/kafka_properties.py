@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # Thousands of clients reconnect at once after a restart; Kafka's default is 50.
 LISTEN_BACKLOG = 4096
 
+REQUEST_BYTES_MAX = 100 * 1024 * 1024  # Kafka's default
+REQUESTS_IN_HEAP = 40  # of the largest size; 4 MiB at the smallest heap, for records of 1 MiB by default
+
 _PROCESS_ROLES = {Role.CONTROLLER: "controller", Role.BROKER: "broker", Role.COMBINED: "broker,controller"}
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -50,10 +53,27 @@ def node_properties(
         | _controller_login(credentials)
         | _replication(cluster)
         | _small_fleet()
+        | {"socket.request.max.bytes": str(request_bytes_max(node.heap_mb))}
     )
     if cluster.tls:
         properties |= _tls(layout, ca)
     return properties | dict(cluster.config)
+
+
+def request_bytes_max(heap_mb: int) -> int:
+    """The largest request of a node: it allocates the whole of it when it has read its size.
+
+    Kafka's default of 100 MiB would let four clients fill the heap of a small node.
+    """
+    return min(REQUEST_BYTES_MAX, heap_mb * 1024 * 1024 // REQUESTS_IN_HEAP)
+
+
+def broker_request_bytes_max(cluster: ClusterSpec) -> int:
+    """The largest request that every broker accepts."""
+    configured = dict(cluster.config).get("socket.request.max.bytes")
+    if configured is not None:
+        return int(configured)
+    return min(request_bytes_max(broker.heap_mb) for broker in cluster.brokers)
 
 
 def handler_threads(cluster: ClusterSpec) -> int:

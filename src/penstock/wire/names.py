@@ -21,6 +21,7 @@ from penstock.wire.consumer_protocol import renamed_assignment, renamed_subscrip
 if TYPE_CHECKING:
     from penstock.wire.field_rules import Kind
 
+NO_LIMIT: Final = 1 << 62
 CONSUMER: Final = b"consumer"  # the protocol type of classic consumer groups
 
 
@@ -28,6 +29,9 @@ class Names:
     """Leaves every name unchanged. Subclasses override methods and list their kinds in `kinds`."""
 
     kinds: frozenset[Kind] = frozenset()
+    # Of the request that is read, with those of messages inside it; responses have no limit.
+    elements_left: int = NO_LIMIT
+    elements_max: int = NO_LIMIT
     topic_growth: int = 0  # bytes that `topic` adds to a name, the same for every name
 
     def topic(self, name: bytes, /) -> bytes | None:

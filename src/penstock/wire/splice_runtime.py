@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from penstock.model.errors.plans import GrowthBroken, NameRefused, ResponseRefused
+from penstock.model.errors.plans import GrowthBroken, NameRefused, RequestElementsTooMany, ResponseRefused
 from penstock.wire.codec_runtime import UVARINT_BYTES_MAX, UVARINTS, Malformed, short, uvarint, uvarint_rest
 
 if TYPE_CHECKING:
@@ -29,6 +29,14 @@ def uvarint_on(b: bytes, p: int, first: int) -> tuple[int, int]:
     if third < 128:
         return first - 128 + (second - 128 << 7) + (third << 14), p + 2
     return uvarint_rest(b, p, first)
+
+
+def tag_count(b: bytes, p: int, end: int) -> int:
+    """How many tagged fields the section at `p` claims to have."""
+    count = b[p] if b[p] < 128 else uvarint_on(b, p + 1, b[p])[0]
+    if count > end - p:
+        short()
+    return count
 
 
 def skip_tags(b: bytes, p: int, end: int) -> int:
@@ -122,6 +130,10 @@ def tag_size(path: str) -> NoReturn:
 
 def too_long(what: str, limit: int) -> NoReturn:
     raise Malformed(f"its {what} is longer than {limit}")
+
+
+def too_many(path: str, limit: int) -> NoReturn:
+    raise RequestElementsTooMany(path=path, limit=limit)
 
 
 def growth_broken(got: int, expected: int) -> NoReturn:

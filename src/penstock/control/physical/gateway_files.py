@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from penstock.model.entities import BrokerEndpoint
 
 GATEWAY_FILE: Final = "gateway.yaml"
+RENAMING_BYTES_MAX: Final = (
+    128 * 1024
+)  # that prefixes add to a Produce request with as many topics as it may have
 
 
 def advertised_bootstrap(path: Path) -> str:
@@ -41,6 +44,7 @@ class GatewayFile:
     ca: Path | None = None  # of the brokers' certificates; none: plaintext to the brokers
     metrics: tuple[tuple[int, str, int], ...] = ()  # broker, host, port; where known
     handler_threads: int = 0  # of each broker with metrics
+    request_bytes_max: int | None = None  # that the brokers accept; default: the gateway's
 
     def write(self, path: Path, ports: Sequence[int]) -> Path:
         document: dict[str, Any] = {
@@ -54,6 +58,8 @@ class GatewayFile:
         }
         if self.ca is not None:
             document["upstream_ca"] = str(self.ca)
+        if self.request_bytes_max is not None:
+            document["bounds"] = {"frame_bytes_max": self.request_bytes_max - RENAMING_BYTES_MAX}
         make_directory(path.parent)
         write_atomically(path, yaml.safe_dump(document, sort_keys=False))
         return path

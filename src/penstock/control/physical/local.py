@@ -21,7 +21,7 @@ from penstock.control.physical.gateway_files import (
 )
 from penstock.control.physical.gateway_supervisor import GatewaySupervisor, stop_gateway
 from penstock.fleet.certificates import load_platform_key
-from penstock.fleet.kafka_properties import handler_threads
+from penstock.fleet.kafka_properties import broker_request_bytes_max, handler_threads
 from penstock.fleet.layout import Layout, make_directory
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document, open_fleet, save_fleet_document
 from penstock.fleet.runtime import obtain_runtime
@@ -96,6 +96,7 @@ def write_gateway_file(layout: Layout, cluster: LocalCluster, ports: Sequence[in
         ca=ca if spec.tls else None,
         metrics=_metrics(spec),
         handler_threads=handler_threads(spec),
+        request_bytes_max=broker_request_bytes_max(spec),
     )
     return file.write(gateway_file(layout, spec), ports)
 

@@ -31,6 +31,7 @@ from penstock.gateway.tenancy.topic_ids import MISSES_MAX
 from penstock.kafka.admin.configs import ResourceKind
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import BrokersUnknown
+from penstock.model.errors.plans import RequestElementsTooMany
 from penstock.model.errors.wire import RequestMalformed
 from penstock.quota.token_bucket import throttle_ms
 from penstock.wire.codec import decode_at
@@ -45,7 +46,8 @@ from penstock.wire.frames import (
     encode_response,
     request_header_version,
 )
-from penstock.wire.splice import Program, spliced
+from penstock.wire.names import Names
+from penstock.wire.splice import Program, spliced, taking
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from penstock.gateway.connection.throttle import Throttle
     from penstock.gateway.limits.partition_limits import PartitionDecision
     from penstock.gateway.tenancy.tenant_names import TenantContext
-    from penstock.model.errors.plans import NameRefused, ResponseRefused
+    from penstock.wire.splice import Refusal
 
     # Yields frames to send (none, to wait for another response) or a call; gets the response or result.
     Work = Generator[bytes | Call, Any, None]
@@ -154,8 +156,16 @@ class LocalRequests:
             case _:
                 return cluster_view.scram_users(request.body["Users"])
 
-    def refuse(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
-        """Refuse a request with a name that cannot be passed on."""
+    def refuse(self, frame: bytes, error: Refusal) -> None:
+        """Refuse a request with a name that cannot be passed on, or with too many elements to look at."""
+        if isinstance(error, RequestElementsTooMany):
+            self.refuse_unread(frame, error)
+            return
+        try:
+            self.count_elements(frame)  # the walk ended at the name
+        except RequestElementsTooMany as too_many:
+            self.refuse_unread(frame, too_many)
+            return
         request = decoded(frame)
         self.connection.deny(Denial.NAME_REFUSED, api=request.api, error=error)
         kind = error.facts.get("kind")
@@ -164,6 +174,23 @@ class LocalRequests:
             self.connection.close("a Produce request with acks=0 was refused")
             return
         self.respond_error(request, code, "This name is not allowed.")
+
+    def count_elements(self, frame: bytes) -> None:
+        api_key, version, _ = _start.unpack_from(frame)
+        limit = self.connection.routes[api_key, version].request.elements_max
+        spliced(taking(api_key, version, limit), Names(), len(frame).to_bytes(4, "big") + frame)
+
+    def refuse_unread(self, frame: bytes, error: RequestElementsTooMany) -> None:
+        """Respond with an error where the API has one for the whole request, else close."""
+        api_key, version, correlation_id = _start.unpack_from(frame)
+        api = load().api_name(api_key)
+        self.connection.deny(Denial.TOO_MANY_ELEMENTS, api=api, error=error)
+        unread = Request(api, version, correlation_id, None, {})
+        response = error_response(unread, Code.INVALID_REQUEST, str(error))
+        if response is None:
+            self.connection.close(str(error))
+        else:
+            self.connection.respond(response)
 
     def respond_error(self, request: Request, code: int, text: str, *, or_empty: bool = False) -> None:
         frame = error_response(request, code, text, or_empty=or_empty)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from penstock.gateway.tenancy.apis import RESTRICTED_KINDS, Treatment, renamed_kinds, treatment
+from penstock.gateway.tenancy.apis import (
+    RESTRICTED_KINDS,
+    Treatment,
+    renamed_kinds,
+    request_limits,
+    treatment,
+)
 from penstock.wire.definitions import load
 from penstock.wire.fetch_fast_path import VERSION_FIRST
 from penstock.wire.field_rules import Kind
 from penstock.wire.plans import Direction
-from penstock.wire.splice import TAKE, Program, program
+from penstock.wire.splice import TAKE, Program, program, taking
 
 if TYPE_CHECKING:
     from penstock.wire.splice import Action
@@ -35,7 +41,7 @@ class Route:
 
     __slots__ = (
         "api", "by_id", "counts_service_time", "deletes_topics", "has_topic_ids", "lists_brokers", "produces",
-        "request", "response", "skips_rewrite", "version",
+        "request", "request_bytes_max", "response", "skips_rewrite", "version",
     )  # fmt: skip
 
     def __init__(self, api_key: int, api: str, version: int, *, restricted: bool) -> None:
@@ -49,12 +55,19 @@ class Route:
         self.has_topic_ids = api in _WITH_TOPIC_IDS
         self.lists_brokers = api in _LISTING_BROKERS
         self.counts_service_time = api not in _LONG_POLLS
-        self.request: Program | Action = TAKE
+        limits = request_limits(api, version)
+        self.request_bytes_max = limits.bytes_max
+        self.request = taking(api_key, version, limits.elements_max)
         self.response: Program | Action = TAKE
         if how is Treatment.SPLICED:
             outward = renamed_kinds(api, Direction.REQUEST)
             self.request = program(
-                api_key, version, Direction.REQUEST, outward, observed=api in _OBSERVED and self.produces
+                api_key,
+                version,
+                Direction.REQUEST,
+                outward,
+                observed=self.produces,
+                elements_max=limits.elements_max,
             )
         if how in (Treatment.SPLICED, Treatment.REBUILT):
             inward = renamed_kinds(api, Direction.RESPONSE)

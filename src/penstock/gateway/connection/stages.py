@@ -17,7 +17,7 @@ from penstock.gateway.connection.states import BROKER_SLICE, CLIENT_SLICE, NO_NE
 from penstock.gateway.limits.admission import Denial
 from penstock.model.errors import Fault
 from penstock.model.errors.gateway import ResponseUnexpected, TooManyEarlyRequests
-from penstock.model.errors.plans import RequestFrameMalformed, RequestFrameTooLarge
+from penstock.model.errors.plans import RequestElementsTooMany, RequestFrameMalformed, RequestFrameTooLarge
 from penstock.wire.splice import HOLD, TAKE, Program, spliced
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from penstock.gateway.connection.routes import Route
     from penstock.gateway.tenancy.tenant_names import Inward
     from penstock.model.errors import PenstockError
-    from penstock.model.errors.plans import NameRefused, ResponseRefused
-    from penstock.wire.splice import Action, Observations
+    from penstock.wire.splice import Action, Observations, Refusal
 
 
 class RequestStages:
@@ -52,7 +51,11 @@ class RequestStages:
         route = self.route = connection.routes.get((api_key, version))
         self.correlation_id = correlation_id
         self.size = size + 4
-        return self._unrouted(api_key, version, size) if route is None else route.request
+        if route is None:
+            return self._unrouted(api_key, version, size)
+        if size > route.request_bytes_max:
+            raise RequestFrameTooLarge(size=size, limit=route.request_bytes_max)
+        return route.request
 
     def end(self, seen: Observations | None) -> None:
         """The request has been rewritten and is on its way."""
@@ -77,7 +80,7 @@ class RequestStages:
             self._count()
         connection.local_requests.handle(frame, self.route)
 
-    def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
+    def refused(self, frame: bytes, error: Refusal) -> None:
         self._count()
         self.connection.local_requests.refuse(frame, error)
 
@@ -228,7 +231,7 @@ class ResponseStages:
         self._choose_names(route)
         return spliced(route.response, connection.responses.names, whole)
 
-    def refused(self, frame: bytes, error: NameRefused | ResponseRefused) -> None:
+    def refused(self, frame: bytes, error: Refusal) -> None:
         raise error
 
 
@@ -241,4 +244,6 @@ def denial_of(failure: PenstockError) -> Denial:
     """How a failure that closes a connection is counted."""
     if isinstance(failure, RequestFrameTooLarge):
         return Denial.TOO_LARGE
+    if isinstance(failure, RequestElementsTooMany):
+        return Denial.TOO_MANY_ELEMENTS
     return Denial.MALFORMED if failure.fault is Fault.CALLER else Denial.UPSTREAM

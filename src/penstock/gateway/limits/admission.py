@@ -44,6 +44,7 @@ class Denial(StrEnum):
     TOO_LARGE = "too_large"
     HELD_BYTES = "held_bytes"  # it kept a frame unfinished while a budget for those was exceeded
     EARLY_REQUESTS = "early_requests"  # too many before login
+    TOO_MANY_ELEMENTS = "too_many_elements"  # in the arrays of one request
     API_REFUSED = "api_refused"
     NAME_REFUSED = "name_refused"
     SHARE_SESSIONS = "share_sessions"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.gateway.connection.connection import Connection
 from penstock.gateway.connection.effects import Call, Deny, LogIn, Wake
 from penstock.gateway.connection.login import authenticate, claimed_key
-from penstock.gateway.connection.states import BROKER_SLICE, CLIENT_FULL, SLICED, State
+from penstock.gateway.connection.states import BROKER_SLICE, SLICED, State
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.process.upstream import dial
 from penstock.model.errors import PenstockError

@@ -72,26 +72,56 @@ UNMASKED: Final = frozenset(
 # A tenant limited to some brokers is shown only those, so broker ids matter as well.
 RESTRICTED_KINDS: Final = frozenset((Kind.BROKER_ID,))
 
-_APIS: Final[Mapping[Treatment, str]] = {
-    Treatment.SPLICED: """
-        Produce Fetch ListOffsets OffsetForLeaderEpoch DeleteRecords DeleteTopics DescribeTopicPartitions
-        FindCoordinator JoinGroup Heartbeat LeaveGroup SyncGroup OffsetCommit OffsetFetch OffsetDelete
-        DescribeGroups ListGroups DeleteGroups ConsumerGroupHeartbeat ConsumerGroupDescribe
-        ShareGroupHeartbeat ShareGroupDescribe
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What one request may have. Together they bound the time and memory it costs the gateway, and the size
+    of the frame that leaves: each element grows by a prefix at most."""
+
+    bytes_max: int
+    elements_max: int  # of all arrays, nested ones too; each array and each tagged field counts as one more
+
+
+_KIB: Final = 1024
+PRODUCE: Final = RequestLimits(1 << 30, 5_000)  # in bytes, the limits of gateway and tenant apply
+# What a client cannot split. A broker stores a group's members and offsets in one record, by default of 1 MiB
+# at most.
+CONSUMED: Final = RequestLimits(1024 * _KIB, 15_000)
+MEMBERS: Final = RequestLimits(1024 * _KIB, 10_000)
+SHARED: Final = RequestLimits(512 * _KIB, 5_000)
+# Lists of an administrator, which can be split.
+PARTITIONS: Final = RequestLimits(512 * _KIB, 10_000)
+NAMES: Final = RequestLimits(512 * _KIB, 5_000)
+CHANGES: Final = RequestLimits(256 * _KIB, 2_000)
+ENTRIES: Final = RequestLimits(256 * _KIB, 1_000)
+SINGLE: Final = RequestLimits(64 * _KIB, 200)
+
+# An API is listed with its limits, so none can be read without.
+_APIS: Final[Mapping[tuple[Treatment, RequestLimits], str]] = {
+    (Treatment.SPLICED, PRODUCE): "Produce",
+    (Treatment.SPLICED, CONSUMED): """
+        Fetch ListOffsets OffsetForLeaderEpoch OffsetCommit OffsetFetch TxnOffsetCommit AddPartitionsToTxn
+    """,
+    (Treatment.SPLICED, MEMBERS): "JoinGroup SyncGroup ConsumerGroupHeartbeat ShareGroupHeartbeat",
+    (Treatment.SPLICED, PARTITIONS): """
+        DeleteRecords OffsetDelete DescribeProducers
         DescribeShareGroupOffsets AlterShareGroupOffsets DeleteShareGroupOffsets
-        InitProducerId AddPartitionsToTxn AddOffsetsToTxn EndTxn TxnOffsetCommit
-        ListTransactions DescribeTransactions DescribeProducers
     """,
-    Treatment.REBUILT: """
-        Metadata CreateTopics CreatePartitions DescribeCluster DescribeConfigs ShareFetch ShareAcknowledge
-        AlterConfigs IncrementalAlterConfigs
+    (Treatment.SPLICED, NAMES): """
+        DeleteTopics DescribeTopicPartitions FindCoordinator LeaveGroup DescribeGroups DeleteGroups
+        ConsumerGroupDescribe ShareGroupDescribe ListTransactions DescribeTransactions
     """,
-    Treatment.PLATFORM: """
-        DescribeAcls CreateAcls DeleteAcls DescribeLogDirs ListConfigResources DescribeClientQuotas
-    """,
-    Treatment.LOCAL: """
-        SaslHandshake ApiVersions SaslAuthenticate DescribeUserScramCredentials
-        GetTelemetrySubscriptions PushTelemetry
+    (Treatment.SPLICED, SINGLE): "Heartbeat ListGroups InitProducerId AddOffsetsToTxn EndTxn",
+    (Treatment.REBUILT, SHARED): "ShareFetch ShareAcknowledge",
+    (Treatment.REBUILT, NAMES): "Metadata DescribeConfigs",
+    (Treatment.REBUILT, CHANGES): "CreateTopics CreatePartitions AlterConfigs IncrementalAlterConfigs",
+    (Treatment.REBUILT, SINGLE): "DescribeCluster",
+    (Treatment.PLATFORM, PARTITIONS): "DescribeLogDirs",
+    (Treatment.PLATFORM, ENTRIES): "CreateAcls DeleteAcls DescribeClientQuotas",
+    (Treatment.PLATFORM, SINGLE): "DescribeAcls ListConfigResources",
+    (Treatment.LOCAL, ENTRIES): "DescribeUserScramCredentials",
+    (Treatment.LOCAL, SINGLE): """
+        SaslHandshake ApiVersions SaslAuthenticate GetTelemetrySubscriptions PushTelemetry
     """,
 }
 
@@ -136,8 +166,9 @@ _REFUSED: Final[Mapping[str, tuple[str, Code | None]]] = {
 }
 DENIALS: Final = {api: code for api, (_, code) in _REFUSED.items() if code is not None}
 _TREATMENTS: Final = dict.fromkeys(DENIALS, Treatment.DENIED) | {
-    api: treatment for treatment, apis in _APIS.items() for api in apis.split()
+    api: treatment for (treatment, _), apis in _APIS.items() for api in apis.split()
 }
+_LIMITS: Final = {api: limits for (_, limits), apis in _APIS.items() for api in apis.split()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +186,20 @@ def treatment(api: str, version: int) -> Treatment:
     if narrowed is not None and version not in narrowed[0]:
         return Treatment.REFUSED
     return _TREATMENTS.get(api, Treatment.REFUSED)
+
+
+def request_limits(api: str, version: int) -> RequestLimits:
+    """The limits of a request. One that is refused may still be read, to respond with its error."""
+    refused = treatment(api, version) in (Treatment.DENIED, Treatment.REFUSED)
+    return SINGLE if refused else _LIMITS[api]
+
+
+def limited() -> dict[RequestLimits, list[str]]:
+    """The APIs with each of the limits. Those that are refused have the last."""
+    every: dict[RequestLimits, list[str]] = {}
+    for (_, limits), names in sorted(_APIS.items(), key=lambda row: -row[0][1].elements_max):
+        every.setdefault(limits, []).extend(names.split())
+    return every
 
 
 def reason(api: str, version: int) -> str:

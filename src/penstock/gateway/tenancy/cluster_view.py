@@ -94,7 +94,8 @@ def broker_config(
         "num.partitions": str(PARTITIONS_DEFAULT),
     }
     shown = {entry["Name"]: entry["Value"] for entry in entries if entry["Name"] in SHOWN_BROKER_CONFIGS}
-    keys = resource["ConfigurationKeys"]
+    requested = resource["ConfigurationKeys"]
+    keys = None if requested is None else frozenset(requested)
     return {
         "ErrorCode": Code.NONE,
         "ErrorMessage": None,

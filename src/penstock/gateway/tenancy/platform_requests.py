@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.gateway.tenancy import cluster_view, tenant_acls, tenant_configs
@@ -35,6 +36,8 @@ NOT_YOURS: Final = Rejection("Tenants cannot read this resource.", Code.CLUSTER_
 UNAVAILABLE: Final = Rejection("The platform could not do this now; try again.", Code.REQUEST_TIMED_OUT)
 NO_BROKER: Final = Rejection("This broker does not exist.")
 RESOURCE_TYPES_FIRST: Final = 1  # of ListConfigResources
+COMPARISONS_MAX: Final = 20_000  # of filters with ACLs in one request: a few milliseconds
+TOO_BROAD: Final = Rejection("Send fewer filters at once.", Code.POLICY_VIOLATION)
 TOO_MANY: Final = Rejection(f"At most {ENTRIES_MAX} at once.", Code.POLICY_VIOLATION)
 
 
@@ -114,6 +117,7 @@ async def _describe_acls(request: Request, caller: Caller, topics: Topics) -> Bo
     if isinstance(acl_filter, Rejection):
         return acl_filter
     matching = await _matching([acl_filter], caller)
+    assert matching is not None, "a single filter is not too broad"
     by_resource: defaultdict[tuple[int, str, int], list[Body]] = defaultdict(list)
     for acl in matching[acl_filter]:
         by_resource[acl.resource_type, acl.resource_name, acl.pattern].append(_entry(acl))
@@ -130,6 +134,8 @@ async def _delete_acls(request: Request, caller: Caller, topics: Topics) -> Body
         return TOO_MANY
     filters = [tenant_acls.filter_of(one) for one in request.body["Filters"]]
     matching = await _matching([one for one in filters if not isinstance(one, Rejection)], caller)
+    if matching is None:
+        return TOO_BROAD
     kept = tenant_acls.acls_of_roles(caller.tenant)
     in_kafka = dict.fromkeys(acl for acls in matching.values() for acl in acls.values() if acl not in kept)
     outcomes = await caller.platform.delete(caller.tenant, list(in_kafka))
@@ -143,13 +149,20 @@ async def _delete_acls(request: Request, caller: Caller, topics: Topics) -> Body
     return {"FilterResults": results}
 
 
-async def _matching(filters: Sequence[AclFilter], caller: Caller) -> dict[AclFilter, dict[Acl, Acl]]:
-    """The ACLs that match each filter, as the tenant sees them and as Kafka has them."""
+async def _matching(filters: Sequence[AclFilter], caller: Caller) -> dict[AclFilter, dict[Acl, Acl]] | None:
+    """The ACLs that match each filter, as the tenant sees them and as Kafka has them.
+
+    None if so many filters would be compared with so many ACLs that other tenants had to wait.
+    """
     tenant = caller.tenant
     acls = await caller.platform.acls_of(tenant, tenant_acls.accounts_for(filters, tenant))
     seen = {shown: acl for acl in acls if (shown := tenant_acls.to_tenant(acl, tenant)) is not None}
+    different = dict.fromkeys(filters)
+    if len(different) > 1 and len(different) * len(seen) > COMPARISONS_MAX:
+        return None
     return {
-        one: {shown: acl for shown, acl in seen.items() if tenant_acls.matches(shown, one)} for one in filters
+        one: {shown: acl for shown, acl in seen.items() if tenant_acls.matches(shown, one)}
+        for one in different
     }
 
 
@@ -214,18 +227,24 @@ async def _describe_client_quotas(request: Request, caller: Caller, topics: Topi
 async def broker_configs(requested: Sequence[Mapping[str, Any]], caller: Caller, version: int) -> list[Body]:
     """The DescribeConfigs results of brokers."""
     owner = await caller.is_owner()
-    results = []
-    for resource in requested:
-        name = resource["ResourceName"]
-        if not owner or not name.isdecimal() or int(name) not in caller.brokers:
-            results.append(config_refused(resource, NOT_OWNER if not owner else NO_BROKER))
-            continue
-        entries = await caller.platform.broker_configs(int(name), tenant_configs.SHOWN_BROKER_CONFIGS)
-        brokers, auto = len(caller.brokers), caller.tenant.auto_create_topics
-        results.append(
-            cluster_view.broker_config(resource, entries, brokers, version, auto_create_topics=auto)
-        )
-    return results
+    named = {resource["ResourceName"] for resource in requested} if owner else set()
+    entries = {  # one call for each broker, however often it is named
+        str(broker): await caller.platform.broker_configs(broker, tenant_configs.SHOWN_BROKER_CONFIGS)
+        for broker in caller.brokers
+        if str(broker) in named
+    }
+    shown = partial(
+        cluster_view.broker_config,
+        brokers=len(caller.brokers),
+        version=version,
+        auto_create_topics=caller.tenant.auto_create_topics,
+    )
+    return [
+        shown(resource, entries[resource["ResourceName"]])
+        if resource["ResourceName"] in entries
+        else config_refused(resource, NO_BROKER if owner else NOT_OWNER)
+        for resource in requested
+    ]
 
 
 def config_refused(resource: Mapping[str, Any], rejection: Rejection) -> Body:

@@ -65,7 +65,7 @@ class Rebuilt:
 def unknown_ids(request: Request, topics: TopicIds) -> list[UUID]:
     """Ids in a request that must be looked up before it can be checked."""
     requested = request.body.get("Topics") or []
-    ids = [topic["TopicId"] for topic in requested if topic.get("TopicId", NO_ID) != NO_ID]
+    ids = [topic["TopicId"] for topic in requested if topic.get("TopicId", NO_ID).int]
     return [topic_id for topic_id in ids if topic_id.bytes not in topics.by_id]
 
 
@@ -85,7 +85,7 @@ def _metadata_topic(topic: Mapping[str, Any], prefix: str, topics: TopicIds) -> 
     if topic.get("Name") is not None:
         changed["Name"] = prefix + topic["Name"]
     topic_id = topic.get("TopicId", NO_ID)
-    if topic_id != NO_ID and topic_id.bytes not in topics.by_id:
+    if topic_id.int and topic_id.bytes not in topics.by_id:
         changed["TopicId"] = UUID(bytes=topics.masked(topic_id.bytes))
     return changed
 
@@ -104,31 +104,33 @@ def share(request: Request, prefix: str, topics: TopicIds) -> Request:
 
 def _share_topic(topic: Mapping[str, Any], topics: TopicIds) -> dict[str, Any]:
     topic_id = topic["TopicId"].bytes
-    known = topic_id in topics.by_id or topic["TopicId"] == NO_ID
+    known = topic_id in topics.by_id or not topic["TopicId"].int
     return {**topic, "TopicId": UUID(bytes=topic_id if known else topics.masked(topic_id))}
 
 
 def create_topics(request: Request, tenant: Tenant, brokers: Sequence[Broker], place: Placement) -> Rebuilt:
     prefix = tenant.prefix.decode()
     accepted, refused = [], []
+    partitions_left = PARTITIONS_MAX
     for topic in request.body["Topics"]:
-        placed = _new_topic(topic, tenant, tuple(brokers), place)
+        placed = _new_topic(topic, tenant, tuple(brokers), place, partitions_left)
         if isinstance(placed, Refused):
             refused.append(placed)
         else:
             accepted.append({**placed, "Name": prefix + topic["Name"]})
+            partitions_left -= len(placed["Assignments"])
     rebuilt = replace(request, body={**request.body, "Topics": accepted}) if accepted else None
     return Rebuilt(rebuilt, tuple(refused))
 
 
 def _new_topic(
-    topic: Mapping[str, Any], tenant: Tenant, brokers: tuple[Broker, ...], place: Placement
+    topic: Mapping[str, Any], tenant: Tenant, brokers: tuple[Broker, ...], place: Placement, count_max: int
 ) -> dict[str, Any] | Refused:
     name = topic["Name"]
     if refusal := _bad_name(name, tenant) or _bad_configs(name, topic["Configs"]):
         return refusal
     assigned = topic["Assignments"]
-    if len(assigned) > PARTITIONS_MAX:
+    if len(assigned) > count_max:
         return _too_many_at_once(name, len(assigned))
     if assigned:
         if not fits([a["BrokerIds"] for a in assigned], brokers):
@@ -138,7 +140,7 @@ def _new_topic(
     copies = topic["ReplicationFactor"]
     if copies == -1:
         copies = min(REPLICAS_DEFAULT, len(brokers))
-    if not 0 < count <= PARTITIONS_MAX:
+    if not 0 < count <= count_max:
         return _too_many_at_once(name, count)
     placed = place(PlacementRequest(tenant.id, name, 0, count, copies, brokers))
     if placed is None:
@@ -159,15 +161,18 @@ def create_partitions(
     """Place new partitions; `present` maps the tenant's topics to their partitions and replicas."""
     prefix = tenant.prefix.decode()
     accepted, refused = [], []
+    partitions_left = PARTITIONS_MAX
     for topic in request.body["Topics"]:
         name = topic["Name"]
         changed: dict[str, Any] = {**topic, "Name": prefix + name}
         count, copies = present.get(name, (0, 0))
         more = topic["Count"] - count
         assigned = topic["Assignments"]
-        if more > PARTITIONS_MAX or len(assigned or ()) > PARTITIONS_MAX:
-            refused.append(_too_many_at_once(name, max(more, len(assigned or ()))))
+        added = max(more, len(assigned or ()), 0)
+        if added > partitions_left:
+            refused.append(_too_many_at_once(name, added))
             continue
+        partitions_left -= added
         if assigned is not None:
             if not fits([a["BrokerIds"] for a in assigned], brokers):
                 refused.append(_misplaced(name))
@@ -303,7 +308,7 @@ def _bad_configs(name: str, configs: Sequence[Mapping[str, Any]]) -> Refused | N
 
 
 def _too_many_at_once(name: str, count: int) -> Refused:
-    text = f"{count} partitions were requested; 1 to {PARTITIONS_MAX} are allowed at once."
+    text = f"{count} partitions were requested; 1 to {PARTITIONS_MAX} are allowed in one request."
     return Refused(name, Code.INVALID_PARTITIONS, text)
 
 

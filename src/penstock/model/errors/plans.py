@@ -45,6 +45,14 @@ class ResponseFrameTooLarge(UpstreamError):
     hint = "Request less at a time, or raise the limit on the gateway."
 
 
+class RequestElementsTooMany(CallerError):
+    """A request whose arrays have more elements than its API may have; nothing was decoded or forwarded."""
+
+    code = "PEN-3112"
+    text = "{path}: the request has more than {limit} elements in all"
+    hint = "Split it into several requests: docs/gateway-apis.md lists the limit of each API."
+
+
 class NameRefused(CallerError):
     """A name in a request that the broker must not receive; the request is not forwarded."""
 

@@ -50,6 +50,7 @@ class StreamWriter(WholeWriter):
         self.lines = ["def stream(b, p, size, names, o, seen):"]
         self.emit("m = memoryview(b); n = len(b); end = p + 4 + size; s = p + 4; g = 0; h = []")
         self.emit(f"t = {self.growth()}")
+        self.limit_elements()
         self.bind_methods()
         self.header()
         self.body(blocks(self.plan.ops))
@@ -204,6 +205,7 @@ class StreamWriter(WholeWriter):
     def tags(self, block: Block) -> None:
         relevant = self.walked_tags(block)
         count = self.length("", flexible=True)
+        self.count_elements("tagged fields", count)
         with self.block(f"for _ in range({count}) if {count} else ():"):
             # Tag and size together, so that neither is forwarded before both are known.
             self.require(10)
@@ -236,8 +238,10 @@ class StreamWriter(WholeWriter):
         return name, width
 
 
-def stream_splicer(plan: Plan, kinds: frozenset[Kind], *, observed: bool = False) -> StreamSplicer:
-    writer = StreamWriter(plan, kinds, observed=observed)
+def stream_splicer(
+    plan: Plan, kinds: frozenset[Kind], *, observed: bool = False, elements_max: int | None = None
+) -> StreamSplicer:
+    writer = StreamWriter(plan, kinds, observed=observed, elements_max=elements_max)
     writer.write()
     splicer: StreamSplicer = writer.compiled("stream", f"stream {plan.message} v{plan.version}")
     return splicer

@@ -41,12 +41,16 @@ _CALLED: Final = (
     "blank_field",
     "hidden_tail",
     "trailing",
+    "tag_count",
     "tag_size",
     "too_long",
+    "too_many",
     "growth_broken",
 )
 # Kinds whose method of `Names` is looked up once per frame rather than once per name.
 BOUND_ONCE: Final = frozenset((Kind.TOPIC, Kind.TOPIC_ID, Kind.GROUP, Kind.BROKER_ID))
+# Byte strings with a message inside. Its elements count, too, so the number left is kept where both find it.
+_EMBEDDING: Final = frozenset((Kind.SUBSCRIPTION, Kind.ASSIGNMENT))
 
 
 @dataclass(slots=True)
@@ -80,9 +84,15 @@ def blocks(ops: tuple[Op, ...]) -> list[Block]:
 class WalkWriter(Source):
     """Writes the source of a walk; subclasses write what happens to names."""
 
-    def __init__(self, plan: Plan, kinds: frozenset[Kind], *, observed: bool) -> None:
+    def __init__(
+        self, plan: Plan, kinds: frozenset[Kind], *, observed: bool, elements_max: int | None = None
+    ) -> None:
         super().__init__()
         self.plan = plan
+        self.elements_max = elements_max  # of all arrays and tagged fields together; None for no limit
+        self.embedded = plan.api_key < 0
+        embeds = self.embedded or not plan.kinds.isdisjoint(kinds & _EMBEDDING)
+        self.elements_left = "names.elements_left" if embeds else "left"
         self.kinds = kinds - {Kind.RECORDS, Kind.PLAIN}
         self.flexible = plan.flexible
         self.run: list[tuple[str, str]] = []  # fixed-size fields not yet skipped: format, local or ""
@@ -129,6 +139,22 @@ class WalkWriter(Source):
         for kind in sorted(self.kinds & self.plan.kinds & BOUND_ONCE):
             self.emit(f"f_{kind} = names.{kind}")
 
+    def limit_elements(self) -> None:
+        if self.elements_max is not None:
+            also = "names.elements_max = " if self.elements_left != "left" else ""
+            self.emit(f"{self.elements_left} = {also}{self.elements_max}")
+
+    def count_elements(self, path: str, count: str) -> None:
+        """Count elements before they are read."""
+        if self.elements_max is not None or self.embedded:
+            limit = "names.elements_max" if self.embedded else self.elements_max
+            self.emit(f"{self.elements_left} -= {count}")
+            self.emit(f"if {self.elements_left} < 0: too_many({path!r}, {limit})")
+
+    def count_array(self, path: str, length: str) -> None:
+        """Count an array as one more than its elements, so that empty ones are not free."""
+        self.count_elements(path, length if self.flexible else f"{length} + 1")
+
     def reader(self, form: str) -> str:
         name = "r_" + form.replace("?", "z")
         self.globals[name] = struct.Struct(">" + form).unpack_from
@@ -164,7 +190,7 @@ class WalkWriter(Source):
         self.run = []
 
     def header(self) -> None:
-        if self.plan.api_key < 0:
+        if self.embedded:
             return
         if self.plan.direction is Direction.REQUEST:
             self.run.append(("12s", ""))
@@ -209,6 +235,9 @@ class WalkWriter(Source):
     def skip_array(self, op: Op, size: int) -> None:
         """Skip an array of fixed-size elements; without a loop, its count needs no check."""
         name = self.length("i", flexible=self.flexible)
+        # Those in an embedded message are numbers that the broker does not read, and bytes are cheap.
+        if size > 1 and not self.embedded:
+            self.count_array(op.path, name)
         if self.flexible:
             self.emit(f"if {name} > 1:")
             self.skip(f"({name} - 1) * {size}")
@@ -221,7 +250,9 @@ class WalkWriter(Source):
         if any(local for _, local in self.run):
             self.flush()
         pad = self.pad
-        self.emit(f"if b[{self.plus(pad)}]: p = skip_tags(b, {self.plus(pad)}, end)")
+        with self.block(f"if b[{self.plus(pad)}]:"):
+            self.count_elements("tagged fields", f"tag_count(b, {self.plus(pad)}, end)")
+            self.emit(f"p = skip_tags(b, {self.plus(pad)}, end)")
         self.emit(f"else: p += {pad + 1}")
         self.run = []
 

@@ -56,6 +56,7 @@ class WholeWriter(WalkWriter):
         """The function `whole`."""
         self.lines = ["def whole(b, p, end, o, names, seen):"]
         self.emit("s = p; k0 = len(o)")
+        self.limit_elements()
         self.bind_methods()
         self.header()
         self.body(blocks(self.plan.ops))
@@ -261,6 +262,7 @@ class WholeWriter(WalkWriter):
         self.emit(f"if {bracketed}{times} > end - p: count_too_large({op.path!r}, {count}, end - p)")
         if not self.flexible:
             self.emit(f"if {name} < -1: negative({op.path!r}, {name})")
+        self.count_array(op.path, name)
         return count
 
     def values(self, op: Op) -> None:
@@ -363,6 +365,7 @@ class WholeWriter(WalkWriter):
             self.skip_tags()
             return
         count = self.length("", flexible=True)
+        self.count_elements("tagged fields", count)
         with self.block(f"for _ in range({count}) if {count} else ():"):
             tag_at = self.fresh("a")
             self.emit(f"{tag_at} = p")
@@ -397,8 +400,10 @@ class WholeWriter(WalkWriter):
         self.emit(f"if len(o) > {k}: resized(o, {k}, {a}, {c}, p - s)")
 
 
-def whole_splicer(plan: Plan, kinds: frozenset[Kind], *, observed: bool = False) -> Callable[..., int]:
-    writer = WholeWriter(plan, kinds, observed=observed)
+def whole_splicer(
+    plan: Plan, kinds: frozenset[Kind], *, observed: bool = False, elements_max: int | None = None
+) -> Callable[..., int]:
+    writer = WholeWriter(plan, kinds, observed=observed, elements_max=elements_max)
     writer.write()
     splicer: Callable[..., int] = writer.compiled("whole", f"splice {plan.message} v{plan.version}")
     return splicer

@@ -79,8 +79,8 @@ class Connection:
     """A client's connection, from accept to close. Every method that takes `now` may produce output."""
 
     __slots__ = (
-        "_resumable", "active", "broker", "closed", "context", "early_requests", "effects", "fast_path", "held",
-        "in_flight", "in_flight_max", "inward", "last_active", "learning_inward", "life", "limits",
+        "_resumable", "active", "broker", "closed", "context", "early_requests", "effects", "fast_path",
+        "held", "in_flight", "in_flight_max", "inward", "last_active", "learning_inward", "life", "limits",
         "local_requests", "now", "number", "outward", "pauses", "renew_at", "requests", "responded_at",
         "responses", "routes", "sample", "services", "throttle", "to_broker", "to_client", "unknown_ids",
         "usage", "waiter", "work",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.gateway.connection.scram_login import CLIENT_ID
+from penstock.gateway.connection.stages import choose_names
 from penstock.gateway.limits.admission import Denial
 from penstock.wire.error_codes import Code
 from penstock.wire.frames import Request, decode_response, encode_request
@@ -42,7 +43,7 @@ def then(local: LocalRequests, request: Request, route: Route) -> OnResponse:
 
     def on_response(frame: bytes) -> bytes:
         connection = local.connection
-        connection.choose_names(route)
+        choose_names(connection, route)
         assert isinstance(route.response, Program)
         topics = decode_response("Metadata", request.version, frame).body["Topics"]
         inward = spliced(route.response, connection.learning_inward, len(frame).to_bytes(4, "big") + frame)

@@ -45,7 +45,7 @@ from penstock.gateway.connection.states import (
     Life,
     State,
     advance,
-)
+)  # fmt: skip
 from penstock.gateway.connection.throttle import Throttle
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.tenancy.tenant_names import Inward, LearningInward, Outward

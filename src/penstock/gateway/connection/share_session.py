@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.gateway.connection.stages import choose_names
 from penstock.wire.error_codes import Code
 from penstock.wire.frames import decode_response
 from penstock.wire.splice import Program, spliced
@@ -60,7 +61,7 @@ class ShareSession:
             connection = self.connection
             if decode_response(request.api, request.version, frame).body["ErrorCode"] in ENDED:
                 self.ended()
-            connection.choose_names(route)
+            choose_names(connection, route)
             assert isinstance(route.response, Program)
             return spliced(route.response, connection.responses.names, len(frame).to_bytes(4, "big") + frame)
 

@@ -145,7 +145,7 @@ class ResponseStages:
         connection.responded(entry, self.size)
         if entry.then is not None or route.deletes_topics:
             return TAKE
-        self._choose_names(route)
+        choose_names(self.connection, route)
         return route.response
 
     def end(self, seen: Observations | None) -> None:
@@ -184,21 +184,6 @@ class ResponseStages:
                 error = _first_error(seen)
                 connection.sample.record_response(entry.correlation_id, len(response), entry.seconds, error)
 
-    def _choose_names(self, route: Route) -> None:
-        """Select what renames the next response."""
-        connection = self.connection
-        if route.has_topic_ids or route.lists_brokers:
-            names: Inward = connection.learning_inward
-            names.lists_brokers = route.lists_brokers
-            names.needs_brokers = route.lists_brokers and route.has_topic_ids
-        else:
-            names = connection.inward
-        throttle = connection.throttle
-        names.wait_ms = (
-            0 if throttle is None or not throttle.marks() else throttle.wait_ms(route.api, connection.now)
-        )
-        connection.responses.names = names
-
     def _observed(self, route: Route, sent: Observations | None, seen: Observations) -> None:
         """Act on fields observed in a response: acknowledged offsets, deleted topics."""
         connection = self.connection
@@ -225,14 +210,29 @@ class ResponseStages:
         assert route is not None
         assert isinstance(route.response, Program)
         whole = len(frame).to_bytes(4, "big") + frame
-        self._choose_names(route)
+        choose_names(connection, route)
         spliced(route.response, connection.responses.names, whole, seen)
         self._observed(route, None, seen)
-        self._choose_names(route)
+        choose_names(connection, route)
         return spliced(route.response, connection.responses.names, whole)
 
     def refused(self, frame: bytes, error: Refusal) -> None:
         raise error
+
+
+def choose_names(connection: Connection, route: Route) -> None:
+    """Select what renames the next response."""
+    if route.has_topic_ids or route.lists_brokers:
+        names: Inward = connection.learning_inward
+        names.lists_brokers = route.lists_brokers
+        names.needs_brokers = route.lists_brokers and route.has_topic_ids
+    else:
+        names = connection.inward
+    throttle = connection.throttle
+    names.wait_ms = (
+        0 if throttle is None or not throttle.marks() else throttle.wait_ms(route.api, connection.now)
+    )
+    connection.responses.names = names
 
 
 def _first_error(seen: Observations) -> int | None:

@@ -32,6 +32,7 @@ def here(
     for variable in [name for name in os.environ if name.startswith("PENSTOCK_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
 
     def command(*words: str) -> CommandResult:

@@ -31,6 +31,8 @@ PRINTS_NO_DATA = {
     ("completion",),
     ("down",),
     ("reset",),
+    ("profile", "delete"),
+    ("profile", "use"),
     ("fleet", "abandon"),
     ("gateway", "drain"),
     ("gateway", "provision"),

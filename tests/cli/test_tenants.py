@@ -113,7 +113,7 @@ def test_clusters_are_listed_shown_changed_moved_and_deleted(
     assert not plane.registry.cluster("shop").auto_create_topics
     assert here("cluster", "move", "shop").code == 0
     assert plane.registry.cluster("shop").cell != before
-    assert here("cluster", "delete", "shop").code == 0
+    assert here("cluster", "delete", "shop", "--yes").code == 0
     assert plane.registry.count(LogicalCluster) == 0
 
 
@@ -135,10 +135,10 @@ def test_accounts_grants_and_keys(plane: InMemoryPlane, here: Callable[..., Comm
     layout = Layout(Path(".penstock").absolute())
     assert saved_key(layout, None).key == rotated["key"]
     assert len(here("key", "list", "--cluster", "shop", "-o", "json").data) == 2
-    assert here("key", "revoke", rotated["key"]).code == 0
+    assert here("key", "revoke", rotated["key"], "--yes").code == 0
     assert saved_keys(layout) == []
-    assert here("account", "delete", "billing", "--cluster", "shop").code == 0
-    missing = here("account", "delete", "billing", "--cluster", "shop")
+    assert here("account", "delete", "billing", "--yes", "--cluster", "shop").code == 0
+    missing = here("account", "delete", "billing", "--yes", "--cluster", "shop")
     assert (missing.code, "PEN-5001" in missing.err) == (Exit.NOT_FOUND, True)
     assert "owner" in here("account", "list", "--cluster", "shop").out
     assert plane.registry.count(ApiKey) == 1
@@ -169,7 +169,7 @@ def test_operations_cells_and_the_control_plane_are_shown(
     assert here("operation", "wait", operation["id"], "-o", "json").data["state"] == "done"
     assert [cell["id"] for cell in here("cell", "list", "-o", "json").data] == ["cell-1", "cell-2"]
     assert here("control", "status", "-o", "json").data["role"] == "active"
-    token = here("control", "token", "ci", "--role", "viewer", "-o", "json").data
+    token = here("token", "create", "ci", "--role", "viewer", "-o", "json").data
     assert len(token["token"]) == 48
     assert plane.registry.count(Operation) == 2
 
@@ -215,7 +215,7 @@ def test_the_registry_is_exported_and_imported(
 ) -> None:
     here("cluster", "create", "shop", "--no-key")
     assert here("control", "export", "registry.jsonl").code == 0
-    here("cluster", "delete", "shop")
+    here("cluster", "delete", "shop", "--yes")
 
     ran = here("control", "import", "registry.jsonl")
 

@@ -53,7 +53,7 @@ def test_the_first_steps_work_as_written(tmp_path: Path) -> None:
             printed[line.split()[1]] = run(line)
         assert printed["consume"] == "hello\n"
         # The page of the control plane starts with the same cluster, so delete it first.
-        run("penstock cluster delete shop")
+        run("penstock cluster delete shop --yes")
         pages = [line for line in commands("docs/control.md") if line.startswith("penstock ")]
         assert len(pages) > 8
         for line in pages:

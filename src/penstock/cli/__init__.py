@@ -10,28 +10,33 @@ setting is an error, whichever the command; a command imports only what it needs
 
 Modules:
   app              the command tree, and the exit code of a run
+  audit            `audit`: what operators changed
   client_settings  settings with which a Kafka client logs in
   cluster          `cluster`: logical clusters
-  control          `control`: run a control plane, check it, tokens, export
-  data             `topic`, `group`, `produce`, `consume`: a tenant's data
+  control          `control`: run a control plane, check it, export
   dead_letters     `consume dead-letters`: list and replay records that failed
   doctor           `doctor`, `version`, `completion`: the installation
-  flags            flags that several commands parse alike
+  flags            flags and confirmations that several commands share
   fleet            `fleet`: jars, connections, adoption
   gateway          `gateway`: run, status, drain, provision
+  group            `group`: a tenant's consumer groups
   local            `up`, `down`, `status`, `logs`, `reset`: the local platform
   manifests        `apply`: logical clusters and accounts from a file
   olep             `olep`: replay, trace, rejected events
   olep_view        `olep view`: run, inspect and rebuild views
   output           tables, JSON, YAML, progress and errors on the terminal
   pipeline         `pipeline`: jobs on Spark
+  profile          `profile`, `login`: platforms on other machines
   quota            `quota`, `usage`: quotas, use, and coordinators
-  remote           finds the control plane, and shows how operations progress
+  records          `produce`, `consume`: a tenant's records
+  remote           finds the control plane or a logical cluster, and shows how operations progress
   scale            `scale`: the lag scaler for KEDA
   settings         the settings file, the environment, and the flags of every command
   sim              `sim`: simulations of a fleet
   tail             the end of log files, and following them
   tenants          `account`, `key`, `acl`, `operation`, `cell`
+  token            `token`: operators' tokens
+  topic            `topic`: a tenant's topics
   up               what `up` reads from its flags and shows while it runs
 """
 

@@ -7,16 +7,17 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from penstock.cli.client_settings import ClientChoice, To, client_settings, hand_out
+from penstock.cli.flags import Yes, confirmed
 from penstock.cli.output import Format, home_flag, plain, report, show, table_of, this_command
-from penstock.cli.remote import connected, wait_for
+from penstock.cli.remote import connected, tenant_key, wait_for
 from penstock.cli.settings import RemoteOptions
 from penstock.control.capacity_units import parse_rate
-from penstock.kafka.security import Login, Mechanism
 from penstock.model.entities import Tenancy, Zones
 from penstock.model.errors import Exit
+from penstock.model.errors.control import KeyNotStored
 from penstock.model.errors.settings import UsageInvalid
 from penstock.platform.control_client import ControlClient
-from penstock.platform.keyring import create_key, delete_key, saved_key
+from penstock.platform.keyring import create_key, delete_key
 
 app = App(name="cluster", help="Logical clusters: create, show, change, move, delete, connect.")
 
@@ -105,7 +106,7 @@ def create(
     rows = [{"what": what, "value": value} for what, value in shown.items() if value is not None]
     show(shown, options.form, table_of(rows, {"WHAT": "what", "VALUE": "value"}))
     if key:
-        report("The secret is shown once. These commands use a copy under the home's secrets.")
+        report("The secret is shown once. These commands use a copy that is stored on this machine.")
         report("Next:")
         for step in (f"topic create orders --cluster {name}", f"produce orders hello --cluster {name}"):
             report(plain(f"  {this_command()} {step}{home_flag(options.layout)}"))
@@ -173,12 +174,17 @@ def update(
 
 
 @app.command
-def delete(cluster: Which, *, wait: Wait = True, options: RemoteOptions = RemoteOptions()) -> int:
+def delete(
+    cluster: Which, *, yes: Yes = False, wait: Wait = True, options: RemoteOptions = RemoteOptions()
+) -> int:
     """Delete a logical cluster with its topics, groups, accounts and keys.
 
-    Example:  penstock cluster delete shop
+    Example:  penstock cluster delete shop --yes
     """
     control = connected(options)
+    name = control.get(f"/clusters/{cluster}")["name"]
+    if not confirmed(f"This deletes logical cluster {name} and all its data.", yes=yes):
+        return Exit.FAILED
     made = control.change("DELETE", f"/clusters/{cluster}")
     code = finished(control, made["operation"], options, wait=wait)
     delete_key(options.layout, made["operation"]["subject"])
@@ -210,12 +216,17 @@ def connect(
     to: To = None,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
-    """Print settings for a client, with the API key stored under the home's secrets.
+    """Print settings for a client, with the API key stored on this machine.
 
     Example:  penstock cluster connect shop --client python
     """
-    saved = saved_key(options.layout, cluster)
-    settings = client_settings(saved.bootstrap, Login(saved.key, saved.secret, Mechanism.PLAIN), client)
+    try:
+        saved = tenant_key(options, cluster)
+    except KeyNotStored:
+        if cluster is not None:
+            connected(options).get(f"/clusters/{cluster}")  # raises if it does not exist
+        raise
+    settings = client_settings(saved.bootstrap, saved.login, client, tls=saved.tls, ca=saved.ca or None)
     hand_out(settings, client, options.form, to)
     return Exit.FINE
 

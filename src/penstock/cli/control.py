@@ -12,13 +12,12 @@ from penstock.cli.output import log_json_lines, report, show, table_of
 from penstock.cli.remote import connected
 from penstock.cli.settings import Options, RemoteOptions
 from penstock.kafka.membership import SESSION_SECONDS
-from penstock.model.entities import OperatorRole
 from penstock.model.errors import Exit
 from penstock.model.errors.control import StateDiffers
 from penstock.model.errors.settings import SettingsUnreadable
 from penstock.model.plural import counted
 
-app = App(name="control", help="The control plane: run, check, tokens, export, import.")
+app = App(name="control", help="The control plane: run, check, export, import.")
 
 _DIFFERENCES = {"KIND": "kind", "WHAT": "what", "NAME": "name", "DETAIL": "detail"}
 
@@ -86,29 +85,6 @@ def check(
     )
     if rows:
         raise StateDiffers(places=counted(len(rows), "place"))
-    return Exit.FINE
-
-
-@app.command
-def token(
-    name: Annotated[str, Parameter(help="Name of the token.")],
-    *,
-    role: Annotated[OperatorRole, Parameter(help="The role.")] = OperatorRole.VIEWER,
-    cluster: Annotated[
-        list[str] | None,
-        Parameter(help="Logical cluster that the token is confined to; repeatable.", negative=""),
-    ] = None,
-    options: RemoteOptions = RemoteOptions(),
-) -> int:
-    """Create a token for the HTTP API. It is shown only now.
-
-    Example:  penstock control token ci --role cluster-admin --cluster shop
-    """
-    body = {"name": name, "role": str(role), "clusters": cluster or []}
-    made = connected(options).change("POST", "/tokens", body)
-    data = {"name": name, "role": str(role), "token": made["secret"]}
-    rows = [{"what": what, "value": value} for what, value in data.items()]
-    show(data, options.form, table_of(rows, {"WHAT": "what", "VALUE": "value"}))
     return Exit.FINE
 
 

@@ -9,7 +9,8 @@ from cyclopts import App, Parameter
 
 from penstock.cli.flags import Cluster
 from penstock.cli.output import Format, report, show, table_of
-from penstock.cli.settings import Options
+from penstock.cli.remote import tenant_client
+from penstock.cli.settings import ProfileOptions
 from penstock.kafka.admin import group_offsets
 from penstock.kafka.admin.group_offsets import CommittedOffset
 from penstock.kafka.admin.partitions import TopicPartition, wait_for_leaders
@@ -21,7 +22,6 @@ from penstock.model.errors import Exit
 from penstock.model.errors.settings import UsageInvalid
 from penstock.model.plural import counted
 from penstock.olep.partitioner import partition_of
-from penstock.platform.keyring import saved_key
 
 if TYPE_CHECKING:
     from penstock.kafka.client import Client
@@ -126,14 +126,14 @@ async def replay_letters(
 
 @app.command(name="list")
 async def list_letters(
-    topic: Topic, *, cluster: Cluster = None, cause: Cause = None, options: Options = Options()
+    topic: Topic, *, cluster: Cluster = None, cause: Cause = None, options: ProfileOptions = ProfileOptions()
 ) -> int:
     """List the dead letters that are not replayed, with their origin and the cause of their failure.
 
     Example:  penstock consume dead-letters list orders.dead --cluster shop
     """
     rows: list[dict[str, Any]] = []
-    async with saved_key(options.layout, cluster).client() as client:
+    async with tenant_client(options, cluster) as client:
         for partition in await partitions(client, topic):
             while partition.position < partition.end:
                 for record, failure in await partition.next_letters(client):
@@ -157,7 +157,7 @@ async def replay(
         str | None,
         Parameter(help="Write to this topic.", show_default="the topic each came from", negative=""),
     ] = None,
-    options: Options = Options(),
+    options: ProfileOptions = ProfileOptions(),
 ) -> int:
     """Write dead letters back to the topics they came from, after you repaired the handler.
 
@@ -165,7 +165,7 @@ async def replay(
 
     Example:  penstock consume dead-letters replay orders.dead --cause ValueError --cluster shop
     """
-    async with saved_key(options.layout, cluster).client() as client:
+    async with tenant_client(options, cluster) as client:
         written, left = await replay_letters(client, topic, cause=cause, to=to)
     if options.form is not Format.TABLE:
         show({"replayed": written, "left": left}, options.form, "")

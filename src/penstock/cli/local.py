@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from penstock.cli.flags import Yes, confirmed
 from penstock.cli.output import Format, console, plain, report, show, table_of
 from penstock.cli.settings import Options, setting
 from penstock.fleet.local_fleet import load_fleet
@@ -157,9 +158,7 @@ async def logs(
 
 def reset(
     *,
-    yes: Annotated[
-        bool, Parameter(name=["--yes", "-y"], help="Do not ask for confirmation.", negative="")
-    ] = False,
+    yes: Yes = False,
     options: Options = Options(),
 ) -> int:
     """Delete the local platform's data, certificates and keys. Stop it first.
@@ -168,15 +167,8 @@ def reset(
     """
     layout = options.layout
     local_platform.check_stopped(layout)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageInvalid(
-                reason="reset deletes data and needs a confirmation", way_out="Confirm with --yes."
-            )
-        report(f"This deletes everything under {plain(str(layout.home))}. Type [bold]yes[/] to continue:")
-        if input().strip() != "yes":
-            report("nothing was deleted")
-            return Exit.FAILED
+    if not confirmed(f"This reset deletes data: everything under {layout.home}.", yes=yes):
+        return Exit.FAILED
     local_platform.delete(layout)
     report("deleted")
     return Exit.FINE

@@ -50,6 +50,7 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+    JSONL = "jsonl"  # one JSON document on each line
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -69,6 +70,9 @@ def show(data: Any, form: Format, view: RenderableType) -> None:
     """Print the data itself for machines, the view of it for people."""
     if form is Format.JSON:
         print(json.dumps(data, indent=2, default=str))
+    elif form is Format.JSONL:
+        for item in data if isinstance(data, list | tuple) else [data]:
+            print(json.dumps(item, default=str))
     elif form is Format.YAML:
         import yaml
 

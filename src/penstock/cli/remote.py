@@ -1,24 +1,102 @@
-"""The control plane as commands call it: found by flags and settings, with progress on the terminal."""
+"""What commands connect to, selected by flags, profile and settings: the control plane, or a logical cluster.
+
+Both are tried first, so that a command fails at once when nothing runs, and names what to start.
+"""
 
 from __future__ import annotations
 
+import os
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.output import plain, progress, report
-from penstock.cli.settings import RemoteOptions, setting
-from penstock.platform.control_client import WAIT_SECONDS, connect
+from penstock.cli.settings import ProfileOptions, RemoteOptions, setting
+from penstock.fleet.supervisor import supervisor_of
+from penstock.kafka.routing import addresses
+from penstock.model.errors.control import (
+    AdvertisedUnreachable,
+    ControlUnreachable,
+    GatewayUnreachable,
+    KeyNotStored,
+    ProfileLacks,
+    TokenRefused,
+)
+from penstock.model.errors.fleet import NotRunning
+from penstock.model.errors.wire import BrokerUnreachable
+from penstock.platform.control_client import WAIT_SECONDS, connect, local_url
+from penstock.platform.keyring import saved_key
+from penstock.platform.reachability import check_advertised, check_bootstrap, why_closed
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.kafka.client import Client
     from penstock.platform.control_client import ControlClient
+    from penstock.platform.keyring import SavedKey
 
 
 def connected(options: RemoteOptions) -> ControlClient:
-    return connect(options.layout, control_url(options))
+    """A client of the control plane. Raises at once if nothing listens there and nothing will."""
+    chosen, url = options.chosen, control_url(options)
+    token = chosen.token if chosen else ""
+    if chosen and not (token or os.environ.get("PENSTOCK_TOKEN")):
+        raise ProfileLacks(name=chosen.name, what="operator token", flags="--url URL --token-file FILE")
+    control = connect(options.layout, url, token=token, ca=chosen.ca if chosen else None)
+    if not control.token:
+        raise TokenRefused
+    reasons = [why_closed(each) for each in control.urls]
+    if all(reasons):
+        if url:
+            raise ControlUnreachable(url=url, reason=reasons[0])
+        if supervisor_of(options.layout) is None:  # a supervisor would start it
+            raise NotRunning(home=options.layout.home)
+    return control
 
 
 def control_url(options: RemoteOptions) -> str:
     """Where the control plane is; empty for the local one."""
-    return options.url or setting("url", "")
+    chosen = options.chosen
+    return options.url or (chosen.control_url() if chosen else setting("url", ""))
+
+
+def tenant_key(options: ProfileOptions, cluster: str | None) -> SavedKey:
+    """The saved API key of a logical cluster, with the TLS settings of the profile."""
+    chosen = options.chosen
+    try:
+        key = saved_key(options.layout, cluster)
+    except KeyNotStored:
+        home = options.layout
+        nothing = chosen is None and not setting("url", "") and supervisor_of(home) is None
+        if nothing and why_closed(local_url(home)):
+            raise NotRunning(home=home.home) from None
+        raise
+    if chosen is None:
+        return key
+    return replace(key, tls=key.tls or chosen.tls, ca=key.ca or str(chosen.ca or ""))
+
+
+@asynccontextmanager
+async def tenant_client(options: ProfileOptions, cluster: str | None) -> AsyncIterator[Client]:
+    """A client of a logical cluster. Names the address that fails, and says so at once if it is the first."""
+    key = tenant_key(options, cluster)
+    try:
+        await check_bootstrap(key.bootstrap)
+    except GatewayUnreachable:
+        if options.chosen is None and supervisor_of(options.layout) is None:
+            raise NotRunning(home=options.layout.home) from None
+        raise
+    async with key.client() as client:
+        await check_advertised(client, key.bootstrap)
+        try:
+            yield client
+        except BrokerUnreachable as failure:
+            address = str(failure.facts["address"])
+            if address not in map(str, addresses(key.bootstrap)) and ":" in address:
+                raise AdvertisedUnreachable(
+                    address=address, bootstrap=key.bootstrap, reason=failure.facts["reason"]
+                ) from failure
+            raise
 
 
 def wait_for(

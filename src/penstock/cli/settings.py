@@ -12,12 +12,13 @@ from cyclopts import Parameter
 
 from penstock.cli.output import Format
 from penstock.fleet.layout import Layout
-from penstock.model.errors.settings import SettingInvalid, SettingUnknown
+from penstock.model.errors.settings import SettingInvalid, SettingUnknown, UsageInvalid
 from penstock.model.settings_reader import Section, read_mapping
+from penstock.platform.profiles import LOCAL, Profile, current_profile, read_profile
 
 SETTINGS_FILE = "penstock.yaml"
 ENVIRONMENT_PREFIX = "PENSTOCK_"
-KEYS = ("home", "fleet", "fleet_only", "output", "url")
+KEYS = ("home", "fleet", "fleet_only", "output", "profile", "url")
 # Read by other packages; listed so that only a misspelt variable is an error.
 _OTHER_VARIABLES = ("budget_factor", "cache", "config", "data_path", "fault", "fault_points", "token")
 
@@ -45,7 +46,42 @@ class Options:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RemoteOptions(Options):
+class ProfileOptions(Options):
+    """The flags of every command that works on another machine's platform through a profile."""
+
+    profile: Annotated[
+        str | None, Parameter(help="Profile to use.", show_default="the current one", negative="")
+    ] = None
+
+    @property
+    def chosen(self) -> Profile | None:
+        """The profile that flags, environment or `profile use` select; None for the local platform.
+
+        A home or a URL that is set explicitly comes before the current profile.
+        """
+        values = read_settings(os.environ)
+        if self.profile and self.home:
+            raise UsageInvalid(
+                reason="--profile and --home exclude each other", way_out="Leave out one of them."
+            )
+        if self.profile:
+            name = self.profile
+        elif self.home:
+            name = LOCAL
+        else:
+            explicit = LOCAL if "home" in values or "url" in values else current_profile()
+            name = values.get("profile") or explicit
+        return None if name in ("", LOCAL) else read_profile(name)
+
+    @property
+    def layout(self) -> Layout:
+        chosen = self.chosen
+        return Options(home=self.home).layout if chosen is None else chosen.layout
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions(ProfileOptions):
     """The flags of every command that calls the control plane.
 
     Defined here since names in inherited annotations are looked up in this module.

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from penstock.cli.cluster import Wait, finished
+from penstock.cli.flags import Yes, confirmed
 from penstock.cli.output import progress, report, show, table_of
 from penstock.cli.remote import connected, control_url, wait_for
 from penstock.cli.settings import RemoteOptions
@@ -92,15 +93,18 @@ def delete_account(
     name: Annotated[str, Parameter(help="Id or name.")],
     *,
     cluster: Cluster,
+    yes: Yes = False,
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
     """Delete a service account and its keys.
 
-    Example:  penstock account delete billing --cluster shop
+    Example:  penstock account delete billing --yes --cluster shop
     """
     control = connected(options)
     account_id = _account(control, cluster, name)["id"]
+    if not confirmed(f"This deletes service account {name} and its keys.", yes=yes):
+        return Exit.FAILED
     made = control.change("DELETE", f"/accounts/{account_id}")
     return finished(control, made["operation"], options, wait=wait)
 
@@ -171,14 +175,18 @@ def rotate(
 def revoke(
     key: Annotated[str, Parameter(help="The key's id.")],
     *,
+    yes: Yes = False,
     wait: Wait = True,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:
     """Revoke an API key and close its connections.
 
-    Example:  penstock key revoke ABCDEFGH12345678
+    Example:  penstock key revoke ABCDEFGH12345678 --yes
     """
     control = connected(options)
+    control.get(f"/keys/{key}")
+    if not confirmed(f"This revokes API key {key} and closes its connections.", yes=yes):
+        return Exit.FAILED
     made = control.change("DELETE", f"/keys/{key}")
     for saved in keyring.saved_keys(options.layout):
         if saved.key == key:

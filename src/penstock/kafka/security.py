@@ -40,10 +40,13 @@ PLAINTEXT: Final = Security()
 
 
 def tls_context(
-    authority: Path, *, certificate: Path | None = None, key: Path | None = None
+    authority: Path | None, *, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """TLS that trusts only this certificate authority, with a client certificate if one is given."""
-    context = ssl.create_default_context(cafile=str(authority))
+    """TLS that trusts only this certificate authority, with a client certificate if one is given.
+
+    Without an authority it trusts those of the system.
+    """
+    context = ssl.create_default_context(cafile=None if authority is None else str(authority))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate is not None:
         context.load_cert_chain(certificate, key)

@@ -18,5 +18,7 @@ Modules:
   expansion       adds a cell to a fleet that runs
   keyring         API keys saved on this machine
   local_platform  starts, supervises, stops and deletes the local platform
+  profiles        platforms on other machines, in the user's configuration directory
+  reachability    whether something listens at an address, found out at once
   services        the state of the platform's services and of the pipeline's jobs
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -18,9 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.control.physical.addresses import ADDRESS_FILE, TOKEN_FILE, URL_DEFAULT
+from penstock.kafka.security import tls_context
 from penstock.model.errors import PenstockError, catalogue
 from penstock.model.errors.control import (
     ControlUnreachable,
+    ControlUntrusted,
     OperationFailed,
     OperationSlow,
     ProblemResponse,
@@ -29,7 +32,8 @@ from penstock.model.errors.control import (
 from penstock.model.errors.fleet import NotRunning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from penstock.fleet.layout import Layout
 
@@ -41,12 +45,14 @@ POLL_SECONDS: Final = 0.1
 _SAFE: Final = "/?=&%"  # in a path with its query, whose values are quoted already
 
 
-def connect(layout: Layout, url: str = "") -> ControlClient:
+def connect(layout: Layout, url: str = "", *, token: str = "", ca: Path | None = None) -> ControlClient:
     """A client of the control plane at `url`, else of the one that `penstock up` started."""
-    token = operator_token(layout)
+    token = token or operator_token(layout)
     if not url and not token:  # the first start makes a token
         raise NotRunning(home=layout.home)
-    return ControlClient(url or local_url(layout), token)
+    urls = [each.strip().rstrip("/") for each in (url or local_url(layout)).split(",")]
+    tls = tls_context(ca) if any(each.startswith("https://") for each in urls) else None
+    return ControlClient(urls[0], token, urls=urls, tls=tls)
 
 
 def local_url(layout: Layout) -> str:
@@ -71,6 +77,8 @@ def operator_token(layout: Layout) -> str:
 class ControlClient:
     url: str
     token: str
+    urls: Sequence[str] = ()  # of every control plane; one that does not respond is followed by the next
+    tls: ssl.SSLContext | None = None
 
     def get(self, path: str, **query: str) -> Any:
         parameters = {name: value for name, value in query.items() if value}
@@ -142,9 +150,15 @@ class ControlClient:
                 active = error.facts.get("active")
                 if isinstance(active, str) and active.startswith("http"):
                     self.url = active
+                elif isinstance(error, ControlUnreachable):
+                    self.url = self._next_url()
                 if not error.retriable or time.monotonic() > deadline:
                     raise
             time.sleep(RETRY_SECONDS_BETWEEN)
+
+    def _next_url(self) -> str:
+        urls = [*self.urls] or [self.url]
+        return urls[(urls.index(self.url) + 1) % len(urls)] if self.url in urls else urls[0]
 
     def _once(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[Any, str]:
         headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/json", **headers}
@@ -156,13 +170,17 @@ class ControlClient:
         address = f"{self.url}/v1{urllib.parse.quote(path, safe=_SAFE)}"
         request = urllib.request.Request(address, data, headers, method=method)  # noqa: S310 - checked
         try:
-            with urllib.request.urlopen(request, timeout=CALL_SECONDS) as response:  # noqa: S310 - checked
+            with urllib.request.urlopen(  # noqa: S310 - checked
+                request, timeout=CALL_SECONDS, context=self.tls
+            ) as response:
                 return json.loads(response.read() or b"null"), response.headers.get("ETag", "")
         except urllib.error.HTTPError as refusal:
             with refusal:
                 raise _problem(self.url, refusal) from None
         except (OSError, ValueError, http.client.HTTPException) as failure:
             reason = getattr(failure, "reason", failure)
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise ControlUntrusted(url=self.url, reason=reason.verify_message) from failure
             raise ControlUnreachable(url=self.url, reason=reason) from failure
 
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.atomic_files import write_atomically
 from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory
 from penstock.kafka.client import Client
-from penstock.kafka.security import Login, Mechanism, Security
+from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors.control import KeyNotStored
 from penstock.model.errors.settings import UsageInvalid
 from penstock.platform.control_client import ControlClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from penstock.fleet.layout import Layout
 
@@ -33,9 +33,16 @@ class SavedKey:
     bootstrap: str
     key: str
     secret: str = field(repr=False)
+    tls: bool = False
+    ca: str = ""  # path of the CA's certificate; empty: the system's CAs
+
+    @property
+    def login(self) -> Login:
+        return Login(self.key, self.secret, Mechanism.PLAIN)
 
     def client(self) -> Client:
-        return Client(self.bootstrap, Security(Login(self.key, self.secret, Mechanism.PLAIN)))
+        tls = tls_context(Path(self.ca) if self.ca else None) if self.tls else None
+        return Client(self.bootstrap, Security(self.login, tls))
 
 
 def create_key(
@@ -62,7 +69,7 @@ def create_key(
 def save_key(layout: Layout, key: SavedKey) -> Path:
     make_directory(layout.secrets, mode=SECRET_DIRECTORY_MODE)
     directory = make_directory(layout.secrets / DIRECTORY, mode=SECRET_DIRECTORY_MODE)
-    path = directory / f"{key.cluster}.json"
+    path = directory / f"{key.cluster or key.key}.json"
     write_atomically(path, json.dumps(asdict(key)), mode=SECRET_FILE_MODE)
     return path
 

@@ -104,7 +104,7 @@ class TokenRefused(ControlError, DeniedError):
     code = "PEN-5010"
     status = 401
     text = "the operator token is missing or invalid"
-    hint = "Set PENSTOCK_TOKEN (or send `Authorization: Bearer …`) to a token from `penstock control token`."
+    hint = "Set PENSTOCK_TOKEN (or send `Authorization: Bearer …`) to a token from `penstock token create`."
 
 
 class RoleRefused(ControlError, DeniedError):
@@ -216,3 +216,42 @@ class BodyTooLarge(ControlError, CallerError):
     status = 413
     text = "the request's body is larger than {limit} bytes"
     hint = "Send less in one request: split lists into several changes."
+
+
+class GatewayUnreachable(ControlError, UnavailableError):
+    code = "PEN-5040"
+    status = 503
+    text = "no gateway responds at {bootstrap}: {reason}"
+    hint = (
+        "Start the platform with `penstock up`, or check the address and the network between here and there."
+    )
+
+
+class AdvertisedUnreachable(ControlError, UnavailableError):
+    code = "PEN-5041"
+    status = 503
+    text = "{bootstrap} responds, but it advertises {address}, which cannot be reached from here: {reason}"
+    hint = "Set the gateway's `advertised_host` to a name that clients reach, or open that address to them."
+
+
+class ControlUntrusted(ControlError, UpstreamError):
+    code = "PEN-5044"
+    status = 502
+    text = "the certificate of the control plane at {url} is not trusted: {reason}"
+    hint = "Name the CA that signed it with --ca, or the address that the certificate is for."
+
+
+class ProfileMissing(ControlError, NotFoundError):
+    code = "PEN-5042"
+    status = 404
+    text = "there is no profile {name!r}"
+    hint = (
+        "List the profiles with `penstock profile list`, or create it with `penstock profile create {name}`."
+    )
+
+
+class ProfileLacks(ControlError, CallerError):
+    code = "PEN-5043"
+    status = 409
+    text = "profile {name!r} has no {what}, which this command needs"
+    hint = "Use a profile with one: `penstock profile create NAME {flags}`."

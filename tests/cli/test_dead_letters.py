@@ -26,11 +26,9 @@ pytestmark = pytest.mark.kafka
 def cluster(fleet: Fleet, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
     """The commands log in to the fleet, instead of a tenant's logical cluster."""
 
-    class Key:
-        def client(self) -> Any:
-            return Client(fleet.bootstrap, fleet.security())
-
-    monkeypatch.setattr(dead_letters, "saved_key", lambda layout, cluster: Key())
+    monkeypatch.setattr(
+        dead_letters, "tenant_client", lambda options, cluster: Client(fleet.bootstrap, fleet.security())
+    )
     return KafkaCluster(fleet, unique)
 
 

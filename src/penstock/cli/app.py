@@ -48,6 +48,7 @@ COMMANDS: Final = {
     "gateway": "gateway:app",
     "olep": "olep:app",
     "doctor": "doctor:doctor",
+    "debug": "debug:app",
     "version": "doctor:version",
     "scale": "scale:app",
     "sim": "sim:app",

@@ -46,7 +46,13 @@ def doctor(*, options: Options = Options()) -> int:
 
     Example:  penstock doctor
     """
-    layout = options.layout
+    rows = findings(options.layout)
+    columns = {"CHECK": "what", "STATE": "state", "DETAIL": "detail", "HINT": "hint"}
+    show(rows, options.form, table_of(rows, columns))
+    return Exit.UNHEALTHY if any(row["state"] == "failed" for row in rows) else Exit.FINE
+
+
+def findings(layout: Layout) -> list[dict[str, str]]:
     checks: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} at {sys.executable}",
         "java": _java,
@@ -58,11 +64,7 @@ def doctor(*, options: Options = Options()) -> int:
         "ports": lambda: _ports(layout),
         "control-plane": lambda: _control_plane(layout),
     }
-    findings = [_finding(what, check) for what, check in checks.items()]
-    columns = {"CHECK": "what", "STATE": "state", "DETAIL": "detail", "HINT": "hint"}
-    rows = [asdict(finding) for finding in findings]
-    show(rows, options.form, table_of(rows, columns))
-    return Exit.UNHEALTHY if any(finding.state == "failed" for finding in findings) else Exit.FINE
+    return [asdict(_finding(what, check)) for what, check in checks.items()]
 
 
 def version(*, options: Options = Options()) -> int:
@@ -70,19 +72,23 @@ def version(*, options: Options = Options()) -> int:
 
     Example:  penstock version -o json
     """
+    data = versions()
+    rows = [{"part": part, "version": number} for part, number in data.items()]
+    show(data, options.form, table_of(rows, {"PART": "part", "VERSION": "version"}))
+    return Exit.FINE
+
+
+def versions() -> dict[str, str | None]:
     try:
         java: str | None = find_java().version
     except PenstockError:
         java = None  # `doctor` shows the reason
-    data = {
+    return {
         "penstock": __version__,
         "kafka": KAFKA_VERSION,
         "python": platform.python_version(),
         "java": java,
     }
-    rows = [{"part": part, "version": number} for part, number in data.items()]
-    show(data, options.form, table_of(rows, {"PART": "part", "VERSION": "version"}))
-    return Exit.FINE
 
 
 def completion(

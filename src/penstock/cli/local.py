@@ -35,7 +35,7 @@ _COLUMNS = {
     "NODE": "node", "ROLE": "role", "ZONE": "zone", "STATE": "state", "ADDRESS": "address", "PID": "pid",
     "UP": "up", "MB": "memory_mb", "RESTARTS": "restarts", "WHY": "reason",
 }  # fmt: skip
-_SERVICE_COLUMNS = {"SERVICE": "service", "STATE": "state", "ADDRESS": "address"}
+_SERVICE_COLUMNS = {"SERVICE": "service", "ROLE": "role", "STATE": "state", "ADDRESS": "address"}
 _JOB_COLUMNS = {"JOB": "job", "STATE": "state", "LAG": "lag", "ERROR": "error"}
 
 
@@ -121,7 +121,10 @@ async def status(
 
 
 async def logs(
-    node: Annotated[str | None, Parameter(help="A node, such as b1; all nodes if left out.")] = None,
+    node: Annotated[
+        str | None,
+        Parameter(help="b1, control, coordinator, gateway-home, supervisor, …; all if left out."),
+    ] = None,
     *,
     lines: Annotated[int, Parameter(name=["--lines", "-n"], help="Number of lines from the end.")] = 50,
     follow: Annotated[
@@ -129,15 +132,21 @@ async def logs(
     ] = False,
     options: Options = Options(),
 ) -> int:
-    """Print the logs of the nodes.
+    """Print the logs of nodes, control plane, coordinator and gateways.
 
     Example:  penstock logs b1 --follow
     """
     from penstock.cli.tail import follow_files, last_lines
 
     fleet = load_fleet(options.layout)
-    nodes = [fleet.node(node)] if node else list(fleet.nodes)
-    files = {fleet.shown_name(n): n.layout.log for n in nodes}
+    services = local_platform.service_logs(fleet)
+    if node in services:
+        files = {node: services[node]}
+    elif node:
+        files = {node: fleet.node(node).layout.log}
+    else:
+        files = {fleet.shown_name(n): n.layout.log for n in fleet.nodes}
+        files |= {name: path for name, path in services.items() if name != "supervisor" and path.exists()}
     if lines < 0:
         raise UsageInvalid(reason=f"--lines is {lines}", way_out="Ask for 0 lines or more.")
     if follow and options.form is not Format.TABLE:
@@ -145,14 +154,15 @@ async def logs(
             reason=f"--follow does not go together with -o {options.form}",
             way_out="Leave out one of them: a followed log has no end, a document has.",
         )
+    width = max(6, *map(len, files))
     if follow:
-        await follow_files(files, prefix=node is None, last=lines)
+        await follow_files(files, prefix=node is None, last=lines, width=width)
     rows = [{"node": name, "line": line} for name, path in files.items() for line in last_lines(path, lines)]
     if options.form is not Format.TABLE:
         show(rows, options.form, "")
         return Exit.FINE
     for row in rows:
-        print(row["line"] if node else f"{row['node']:>6}  {row['line']}")
+        print(row["line"] if node else f"{row['node']:>{width}}  {row['line']}")
     return Exit.FINE
 
 

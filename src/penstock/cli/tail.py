@@ -81,12 +81,12 @@ class Follower:
         return self._file is None or not os.path.samestat(there, os.fstat(self._file.fileno()))
 
 
-async def follow_files(files: Mapping[str, Path], *, prefix: bool, last: int = 0) -> None:
+async def follow_files(files: Mapping[str, Path], *, prefix: bool, last: int = 0, width: int = 6) -> None:
     """Print the last lines, then new lines for ever, without a gap between the two."""
 
     def print_lines(name: str, lines: Iterable[str]) -> None:
         for line in lines:
-            print(f"{name:>6}  {line}" if prefix else line, flush=True)
+            print(f"{name:>{width}}  {line}" if prefix else line, flush=True)
 
     with ExitStack() as stack:
         followers = {name: Follower(path) for name, path in files.items()}

@@ -14,6 +14,7 @@ with it.
 Modules:
   companions      the processes beside the fleet: control plane, coordinator, gateways
   control_client  calls the control plane's HTTP API, and waits for operations
+  debug_bundle    versions, settings, state, logs and metrics in one archive, without secrets
   demo_tenant     a logical cluster with one topic and a record a second
   expansion       adds a cell to a fleet that runs
   keyring         API keys saved on this machine

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from penstock.control.physical.addresses import ADDRESS_FILE, URL_DEFAULT
-from penstock.control.physical.gateway_files import free_ports
+from penstock.control.physical.gateway_files import advertised_bootstrap, free_ports
 from penstock.control.physical.local import gateway_file, write_gateway_file
 from penstock.control.process import root_token
 from penstock.platform.control_client import read_address
-from penstock.process_identity import this_process, write_identity
+from penstock.process_identity import identify, this_process, write_identity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -33,6 +33,7 @@ GATEWAY_PORT_FIRST: Final = 28001
 CONTROL_PORT: Final = int(URL_DEFAULT.rpartition(":")[2])
 CONTROL_LOG: Final = "control.log"
 COORDINATOR_LOG: Final = "coordinator.log"
+RECORD_SUFFIX: Final = ".process.json"
 RESTART_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 10.0
 
@@ -41,8 +42,10 @@ STOP_SECONDS: Final = 10.0
 class Companion:
     """One process, started again whenever it ends."""
 
+    service: str
     command: Sequence[str]
     log: Path
+    address: str = ""
     process: asyncio.subprocess.Process | None = None
 
     async def run(self) -> None:
@@ -52,10 +55,18 @@ class Companion:
                     sys.executable, "-m", "penstock", *self.command, "--until-stdin-ends",
                     stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
+            if (identity := identify(self.process.pid)) is not None:
+                write_identity(self.record, identity, service=self.service, address=self.address)
             await self.process.wait()
             await asyncio.sleep(RESTART_SECONDS)
 
+    @property
+    def record(self) -> Path:
+        """Names its process, for `status`. It stays if the supervisor is killed, so that it is missed."""
+        return self.log.with_suffix(RECORD_SUFFIX)
+
     async def stop(self) -> None:
+        self.record.unlink(missing_ok=True)
         process = self.process
         if process is None or process.returncode is not None:
             return
@@ -77,8 +88,13 @@ async def run_companions(fleet: LocalFleet) -> AsyncIterator[str]:
     root_token(layout)
     home = ["--home", str(layout.home)]
     companions = [
-        Companion(["control", "run", "--listen", f"127.0.0.1:{port}", *home], layout.home / CONTROL_LOG),
-        Companion(["quota", "coordinate", *home], layout.home / COORDINATOR_LOG),
+        Companion(
+            "control plane",
+            ["control", "run", "--listen", f"127.0.0.1:{port}", *home],
+            layout.home / CONTROL_LOG,
+            f"http://127.0.0.1:{port}",
+        ),
+        Companion("coordinator", ["quota", "coordinate", *home], layout.home / COORDINATOR_LOG),
         *(_gateway(fleet, cluster) for cluster in fleet.clusters),
     ]
     tasks = [asyncio.create_task(companion.run()) for companion in companions]
@@ -91,6 +107,20 @@ async def run_companions(fleet: LocalFleet) -> AsyncIterator[str]:
         await asyncio.gather(*(companion.stop() for companion in companions))
 
 
+def service_records(layout: Layout) -> list[Path]:
+    """The records of the services that run, or should, beside the fleet."""
+    fleet = [layout.home / CONTROL_LOG, layout.home / COORDINATOR_LOG]
+    records = [log.with_suffix(RECORD_SUFFIX) for log in fleet]
+    records += sorted((layout.home / "clusters").glob(f"*/*{RECORD_SUFFIX}"))
+    return [path for path in records if path.exists()]
+
+
+def forget_services(layout: Layout) -> None:
+    """What an earlier start ran beside the fleet is not missed any more."""
+    for path in service_records(layout):
+        path.unlink(missing_ok=True)
+
+
 def publish_address(layout: Layout, url: str, demo: Mapping[str, str]) -> None:
     """Write down where the control plane is. `penstock up --detach` waits for this process's pid there."""
     write_identity(layout.home / ADDRESS_FILE, this_process(), url=url, demo=dict(demo))
@@ -100,7 +130,9 @@ def _gateway(fleet: LocalFleet, cluster: LocalCluster) -> Companion:
     path = gateway_file(fleet.layout, cluster.cluster.spec)
     ports = _gateway_ports(path, len(cluster.cluster.spec.brokers))
     write_gateway_file(fleet.layout, cluster, ports, fleet.access.ca)
-    return Companion(["gateway", "run", "--config", str(path)], path.with_suffix(".log"))
+    command = ["gateway", "run", "--config", str(path)]
+    bootstrap = advertised_bootstrap(path)
+    return Companion(f"gateway of {cluster.name}", command, path.with_suffix(".log"), bootstrap)
 
 
 def _control_port(layout: Layout) -> int:

@@ -22,7 +22,7 @@ import yaml
 
 from penstock.atomic_files import write_atomically
 from penstock.control.physical.addresses import ADDRESS_FILE
-from penstock.control.physical.local import DEDICATED, dedicated_homes, stop_dedicated
+from penstock.control.physical.local import DEDICATED, dedicated_homes, gateway_file, stop_dedicated
 from penstock.fleet.layout import make_directory
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document, open_fleet, save_fleet_document
 from penstock.fleet.runtime import obtain_runtime
@@ -31,7 +31,13 @@ from penstock.fleet.status import FleetState, fleet_status
 from penstock.fleet.supervisor import Supervisor, sole_supervisor, stop_nodes, supervisor_of
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.fleet import AlreadyRunning, NotRunning, StillRunning, StopTimedOut
-from penstock.platform.companions import CONTROL_LOG, COORDINATOR_LOG, publish_address, run_companions
+from penstock.platform.companions import (
+    CONTROL_LOG,
+    COORDINATOR_LOG,
+    forget_services,
+    publish_address,
+    run_companions,
+)
 from penstock.platform.control_client import read_address
 from penstock.platform.demo_tenant import DemoTenant
 from penstock.stop_signals import stop_event
@@ -101,6 +107,7 @@ class LocalPlatform:
                 return False
             fleet = open_fleet(spec, self.layout, runtime)
             save_fleet_document(self.layout, document)
+            forget_services(self.layout)
             await self._supervise(fleet, stop, restart)
         return restart.is_set()
 
@@ -245,6 +252,18 @@ async def stop(layout: Layout) -> bool:
     return True
 
 
+def service_logs(fleet: LocalFleet) -> dict[str, Path]:
+    """Name → log of everything that runs beside the nodes, whether or not it has run yet."""
+    layout = fleet.layout
+    logs = {"control": layout.home / CONTROL_LOG, "coordinator": layout.home / COORDINATOR_LOG}
+    for cluster in fleet.clusters:
+        logs[f"gateway-{cluster.name}"] = gateway_file(layout, cluster.cluster.spec).with_suffix(".log")
+    for home in dedicated_homes(layout):
+        for path in home.home.rglob("gateway.log"):
+            logs[f"gateway-{home.home.name}"] = path
+    return logs | {"supervisor": layout.supervisor_log}
+
+
 def check_stopped(layout: Layout) -> None:
     """Raises StillRunning, with the nodes that run."""
     fleet = load_fleet(layout)
@@ -264,6 +283,7 @@ def delete(layout: Layout) -> None:
     with sole_supervisor(layout):  # so that it cannot be started meanwhile
         # The pipeline's state is of topics that go: it would refuse new ones with their names.
         pipeline = layout.home / "pipeline"
+        forget_services(layout)
         for directory in (layout.home / "clusters", layout.home / DEDICATED, pipeline, layout.secrets):
             if directory.exists():
                 shutil.rmtree(directory)

@@ -1,0 +1,111 @@
+"""A whole platform by its commands: status, logs, audit and debug bundle, and what a dead service changes."""
+
+from __future__ import annotations
+
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.platform.companions import RECORD_SUFFIX
+from penstock.platform.debug_bundle import redacted
+from penstock.platform.keyring import saved_keys
+from penstock.process_identity import read_alive
+from tests.harness.command import CommandResult, Penstock
+from tests.harness.fleet import wait_for
+from tests.harness.platform import Platform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WHOLE = {"PENSTOCK_FLEET_ONLY": "no"}
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    directory = tmp_path_factory.mktemp("operations")
+    penstock = Penstock(home=directory / "home", directory=directory)
+    ran = penstock("up", "--tiny", "--port", "0", "--detach", "-o", "json", env=WHOLE)
+    assert ran.code == 0, ran.err
+    yield Platform(penstock)
+    penstock.end_everything()
+
+
+def states(ran: CommandResult) -> dict[str, str]:
+    return {row["service"]: row["state"] for row in ran.data["services"]}
+
+
+@pytest.mark.kafka
+def test_status_asks_every_service_and_its_exit_code_counts_them(platform: Platform, tmp_path: Path) -> None:
+    """Ends with a killed supervisor, so it does all that needs the whole platform."""
+    penstock, layout = platform.penstock, platform.layout
+
+    ran = penstock("status", "-o", "json")
+    assert (ran.code, states(ran)) == (
+        0,
+        {"control plane": "ready", "coordinator": "ready", "gateway of home": "ready"},
+    )
+    assert [row["role"] for row in ran.data["services"]] == ["active", "", ""]
+    for name in ("control", "coordinator", "gateway-home"):
+        assert penstock("logs", name, "-n", "1").out, name
+    events = penstock("audit", "search", "--operation", "cluster.create", "-o", "json").data
+    assert [event["after"]["name"] for event in events] == ["demo"]
+    assert penstock("audit", "tail", "-n", "1", "-o", "json").data[0]["operation"]
+
+    archive = tmp_path / "bundle.tar.gz"
+    assert penstock("debug", "bundle", "--to", str(archive)).code == 0
+    _check_bundle(archive, platform)
+
+    platform.kill_supervisor()
+    for path in layout.home.rglob(f"*{RECORD_SUFFIX}"):
+        wait_for(lambda path=path: read_alive(path) is None, what=f"{path.name} to end with its supervisor")
+    dead = penstock("status", "-o", "json")
+    assert dead.data["state"] == "ready", "Kafka itself is"
+    assert (dead.code, set(states(dead).values())) == (5, {"not running"})
+    assert len(dead.data["services"]) == 4, "with the supervisor"
+
+    again = penstock("up", "--detach", "-o", "json", env=WHOLE)
+    assert again.code == 0, again.err
+    assert penstock("status", "--exit-when-healthy", "-o", "json").code == 0
+
+
+def _check_bundle(path: Path, platform: Platform) -> None:
+    """Has what helps, and no secret."""
+    credentials = platform.fleet.access.credentials
+    secrets = [credentials.node, credentials.platform, *(key.secret for key in saved_keys(platform.layout))]
+    secrets.append((platform.layout.secrets / "operator.token").read_text().strip())
+    texts: dict[str, str] = {}
+    with tarfile.open(path) as bundle:
+        for member in bundle.getmembers():
+            file = bundle.extractfile(member)
+            assert file is not None
+            texts[member.name.partition("/")[2]] = file.read().decode()
+    for name in (
+        "versions.json", "status.json", "settings/clusters/home/b1/server.properties", "logs/b1.log",
+        "logs/control.log", "state/clusters.json", "metrics/control.txt", "metrics/home-b1.txt",
+    ):  # fmt: skip
+        assert texts[name], name
+    assert "demo" in texts["state/clusters.json"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(secrets) > 3
+    assert not [name for name, text in texts.items() if any(secret in text for secret in secrets)]
+    key = (platform.layout.secrets / "ca.key.pem").read_text().splitlines()[1:-1]
+    assert not [name for name, text in texts.items() if any(line in text for line in key)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["password=hunter2hunter2", '"sasl.password": "hunter2hunter2"', "token: hunter2hunter2",
+     'sasl.jaas.config=Login required username="u" password="hunter2hunter2";', "x hunter2hunter2 y"],
+)  # fmt: skip
+def test_a_secret_is_redacted_by_its_key_or_its_value(text: str) -> None:
+    known: list[Any] = ["hunter2hunter2"] if text.startswith("x") else []
+
+    assert "hunter2" not in redacted(text, known)
+
+
+def test_what_is_no_secret_stays() -> None:
+    assert redacted("listeners=PLAINTEXT://127.0.0.1:1\nbroker.id=1", []) == (
+        "listeners=PLAINTEXT://127.0.0.1:1\nbroker.id=1"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,7 +60,7 @@ def test_status_asks_every_service_and_its_exit_code_counts_them(platform: Platf
 
     platform.kill_supervisor()
     for path in layout.home.rglob(f"*{RECORD_SUFFIX}"):
-        wait_for(lambda path=path: read_alive(path) is None, what=f"{path.name} to end with its supervisor")
+        wait_for(partial(_ended, path), what=f"{path.name} to end with its supervisor")
     dead = penstock("status", "-o", "json")
     assert dead.data["state"] == "ready", "Kafka itself is"
     assert (dead.code, set(states(dead).values())) == (5, {"not running"})
@@ -68,6 +69,10 @@ def test_status_asks_every_service_and_its_exit_code_counts_them(platform: Platf
     again = penstock("up", "--detach", "-o", "json", env=WHOLE)
     assert again.code == 0, again.err
     assert penstock("status", "--exit-when-healthy", "-o", "json").code == 0
+
+
+def _ended(record: Path) -> bool:
+    return read_alive(record) is None
 
 
 def _check_bundle(path: Path, platform: Platform) -> None:

@@ -125,3 +125,9 @@ async def test_explain_prints_every_rule_with_its_numbers(
     assert status == Exit.FINE
     assert (data["scaledObject"], data["group"], data["replicas"]) == ("shop/billing", group, 1)
     assert data["rules"][0] == {"rule": "G1 not rebalancing", "holds": True, "reason": "group is Empty"}
+
+    # A missing group is reported at once: with these seconds the test would not end.
+    words[-1] = "86400"
+    missing = ["--set", f"group={unique('missing')}", "--set", f"topic={topic}", "-o", "json"]
+    assert await asyncio.to_thread(run, [*words, *missing]) == Exit.NOT_FOUND
+    assert "PEN-6507" in capsys.readouterr().err

@@ -61,6 +61,40 @@ def test_a_cluster_is_made_from_what_its_workload_needs(
     assert plane.registry.count(ApiKey) == 1
 
 
+def test_a_request_that_is_rounded_up_says_so(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
+    del plane
+
+    rounded = here("cluster", "create", "shop", "--ingress", "500KB/s", "--no-key")
+    exact = here("cluster", "create", "exact", "--ingress", "5MB/s", "--no-key")
+
+    assert "rounded up to 1 capacity unit: ingress 500KB/s to 5,000,000" in rounded.err
+    assert "quota set shop --ingress 500KB/s" in rounded.err
+    assert "rounded" not in exact.err
+
+
+def test_tokens_are_created_listed_and_deleted(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
+    del plane
+    assert here("token", "create", "ci", "--role", "viewer").code == 0
+    names = [row["name"] for row in here("token", "list", "-o", "json").data]
+    assert "ci" in names
+    assert here("token", "delete", "ci").code == Exit.USAGE, "not confirmed"
+    assert here("token", "delete", "ci", "--yes").code == 0
+    assert here("token", "delete", "ci", "--yes").code == Exit.NOT_FOUND
+
+
+def test_what_deletes_asks_first(plane: InMemoryPlane, here: Callable[..., CommandResult]) -> None:
+    here("cluster", "create", "shop", "--no-key")
+
+    ran = here("cluster", "delete", "shop")
+
+    assert (ran.code, "Confirm with --yes" in ran.err) == (Exit.USAGE, True)
+    assert plane.registry.count(LogicalCluster) == 1
+
+
 @pytest.mark.parametrize(
     ("client", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -16,6 +17,7 @@ from penstock.model.entities import Tenancy, Zones
 from penstock.model.errors import Exit
 from penstock.model.errors.control import KeyNotStored
 from penstock.model.errors.settings import UsageInvalid
+from penstock.model.plural import counted
 from penstock.platform.control_client import ControlClient
 from penstock.platform.keyring import create_key, delete_key
 
@@ -94,6 +96,7 @@ def create(
         wait_for(control, made["operation"])
         made["cluster"] = control.get(f"/clusters/{made['cluster']['id']}")
     data = dict(made["cluster"])
+    _report_rounding(name, data, given)
     if key:
         saved = create_key(
             control, options.layout, data, description="created with the cluster", wait=wait_for
@@ -229,6 +232,22 @@ def connect(
     settings = client_settings(saved.bootstrap, saved.login, client, tls=saved.tls, ca=saved.ca or None)
     hand_out(settings, client, options.form, to)
     return Exit.FINE
+
+
+def _report_rounding(name: str, cluster: dict[str, Any], given: Mapping[str, str | None]) -> None:
+    """A cluster has whole capacity units: say what was requested and what they give."""
+    more = {
+        flag: cluster["quota"][_NEEDS[flag]]
+        for flag, text in given.items()
+        if text is not None
+        and cluster["quota"][_NEEDS[flag]] > parse_rate(text, where="penstock cluster create", key=flag)
+    }
+    if more:
+        units = counted(cluster["units"], "capacity unit")
+        rounded = ", ".join(f"{flag} {given[flag]} to {value:,.0f}" for flag, value in more.items())
+        limits = " ".join(f"--{flag} {given[flag]}" for flag in more)
+        report(f"rounded up to {units}: {plain(rounded)}")
+        report(plain(f"  For the requested limits: {this_command()} quota set {name} {limits}"))
 
 
 def finished(

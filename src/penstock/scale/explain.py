@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.kafka.client import Client
 from penstock.model.errors.scale import ScalerClusterUnknown
+from penstock.scale.decision.values import GroupState, Verdict
 from penstock.scale.sampler.cluster import ClusterSampler
 from penstock.scale.sampler.kafka_source import KafkaLagSource
 from penstock.scale.sampler.process import HISTORY_SECONDS
@@ -71,8 +72,8 @@ async def sampled_watch(
                 watches.take(part, part.at)
                 await asyncio.sleep(0)
             left = until - time.monotonic()
-            if left <= 0:
-                return watch
+            if left <= 0 or watch.missing is not None or watch.window.state == GroupState.DEAD:
+                return watch  # a group or topic that does not exist appears by itself, not by sampling
             progress(f"sampling, {left:.0f} s left")
             await asyncio.sleep(min(cluster.interval, left))
 

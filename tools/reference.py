@@ -17,12 +17,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.cli.app import command_tree
 from penstock.control.api.app import make_api
 from penstock.gateway.connection.states import NEXT, State
 from penstock.gateway.tenancy.apis import PRODUCE, limited, table
 from penstock.gateway.tenancy.tenant_configs import GROUP_CONFIGS, REFUSED_CONFIGS, TOPIC_CONFIGS
 from penstock.model.errors import RANGES, PenstockError, area_of, catalogue
 from penstock.wire.definitions import load
+from tests.cli.snapshots import nodes
 from tests.gateway.tables import TABLES, WORDS
 from tests.paper.papers import PAPERS
 
@@ -222,9 +224,46 @@ def claim_row(claim: Claim) -> str:
     return f"| {claim.section} | {claim.text} | {packages} | {shown_by} |"
 
 
+COMMANDS_INTRODUCTION = """\
+# Commands
+
+Every command, with an example. `penstock COMMAND --help` lists its flags. [cli.md](cli.md) shows their use
+from another machine.
+
+`python -m tools.reference` generates this page from the code.
+"""
+
+
+def commands_page() -> str:
+    """Each command's summary and example, grouped by its first word."""
+    rows = []
+    for words in nodes():
+        documentation = (docstring(words) or "").strip()
+        if "Example:" in documentation:
+            example = documentation.partition("Example:")[2].strip().splitlines()[0]
+            summary = " ".join(documentation.partition("\n\n")[0].split())
+            rows.append((words, summary, example))
+    parts = [COMMANDS_INTRODUCTION]
+    for name, members in groupby(rows, key=lambda row: row[0][0]):
+        parts.append(f"## {name}\n\n| command | what it does | example |\n|---|---|---|")
+        for words, summary, example in members:
+            cells = (f"`penstock {' '.join(words)}`", summary.replace("|", "\\|"), f"`{example}`")
+            parts.append("| " + " | ".join(cell for cell in cells) + " |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def docstring(words: tuple[str, ...]) -> str | None:
+    app = command_tree()
+    for word in words:
+        app = app[word]
+    return getattr(app.default_command, "__doc__", None)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     ARCHITECTURE: architecture_page,
     GATEWAY: gateway_page,
+    "docs/commands.md": commands_page,
     "docs/errors.md": errors_page,
     "docs/openapi.json": openapi_page,
     "docs/gateway-apis.md": apis_page,

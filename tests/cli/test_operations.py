@@ -17,7 +17,7 @@ from tests.harness.fleet import wait_for
 from tests.harness.platform import Platform
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 WHOLE = {"PENSTOCK_FLEET_ONLY": "no"}
@@ -38,37 +38,39 @@ def states(ran: CommandResult) -> dict[str, str]:
 
 
 @pytest.mark.kafka
-def test_status_asks_every_service_and_its_exit_code_counts_them(platform: Platform, tmp_path: Path) -> None:
+def test_status_probes_every_service_and_its_exit_code_counts_them(
+    platform: Platform, here: Callable[..., CommandResult], tmp_path: Path
+) -> None:
     """Ends with a killed supervisor, so it does all that needs the whole platform."""
-    penstock, layout = platform.penstock, platform.layout
+    penstock, home = platform.penstock, ("--home", str(platform.layout.home))
 
-    ran = penstock("status", "-o", "json")
+    ran = here("status", "-o", "json", *home)
     assert (ran.code, states(ran)) == (
         0,
         {"control plane": "ready", "coordinator": "ready", "gateway of home": "ready"},
     )
     assert [row["role"] for row in ran.data["services"]] == ["active", "", ""]
     for name in ("control", "coordinator", "gateway-home"):
-        assert penstock("logs", name, "-n", "1").out, name
-    events = penstock("audit", "search", "--operation", "cluster.create", "-o", "json").data
+        assert here("logs", name, "-n", "1", *home).out, name
+    events = here("audit", "search", "--operation", "cluster.create", "-o", "json", *home).data
     assert [event["after"]["name"] for event in events] == ["demo"]
-    assert penstock("audit", "tail", "-n", "1", "-o", "json").data[0]["operation"]
+    assert here("audit", "tail", "-n", "1", "-o", "json", *home).data[0]["operation"]
 
     archive = tmp_path / "bundle.tar.gz"
-    assert penstock("debug", "bundle", "--to", str(archive)).code == 0
+    assert here("debug", "bundle", "--to", str(archive), *home).code == 0
     _check_bundle(archive, platform)
 
     platform.kill_supervisor()
-    for path in layout.home.rglob(f"*{RECORD_SUFFIX}"):
+    for path in platform.layout.home.rglob(f"*{RECORD_SUFFIX}"):
         wait_for(partial(_ended, path), what=f"{path.name} to end with its supervisor")
-    dead = penstock("status", "-o", "json")
+    dead = here("status", "-o", "json", *home)
     assert dead.data["state"] == "ready", "Kafka itself is"
     assert (dead.code, set(states(dead).values())) == (5, {"not running"})
     assert len(dead.data["services"]) == 4, "with the supervisor"
 
     again = penstock("up", "--detach", "-o", "json", env=WHOLE)
     assert again.code == 0, again.err
-    assert penstock("status", "--exit-when-healthy", "-o", "json").code == 0
+    assert here("status", "--exit-when-healthy", "-o", "json", *home).code == 0
 
 
 def _ended(record: Path) -> bool:

@@ -209,7 +209,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_without_a_running_platform_every_command_says_at_once_how_to_start_it(
+def test_without_a_running_platform_every_command_reports_at_once_how_to_start_it(
     here: Here, no_calls: None, words: list[str]
 ) -> None:
     del no_calls

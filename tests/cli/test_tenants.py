@@ -61,7 +61,7 @@ def test_a_cluster_is_made_from_what_its_workload_needs(
     assert plane.registry.count(ApiKey) == 1
 
 
-def test_a_request_that_is_rounded_up_says_so(
+def test_a_request_that_is_rounded_up_is_reported(
     plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
     del plane
@@ -86,7 +86,7 @@ def test_tokens_are_created_listed_and_deleted(
     assert here("token", "delete", "ci", "--yes").code == Exit.NOT_FOUND
 
 
-def test_what_deletes_asks_first(plane: InMemoryPlane, here: Callable[..., CommandResult]) -> None:
+def test_what_deletes_needs_a_confirmation(plane: InMemoryPlane, here: Callable[..., CommandResult]) -> None:
     here("cluster", "create", "shop", "--no-key")
 
     ran = here("cluster", "delete", "shop")

@@ -15,7 +15,7 @@ Modules:
   cluster          `cluster`: logical clusters
   control          `control`: run a control plane, check it, export
   dead_letters     `consume dead-letters`: list and replay records that failed
-  debug            `debug`: an archive for whoever helps
+  debug            `debug`: an archive for fault analysis
   doctor           `doctor`, `version`, `completion`: the installation
   flags            flags and confirmations that several commands share
   fleet            `fleet`: jars, connections, adoption

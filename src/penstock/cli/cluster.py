@@ -235,7 +235,7 @@ def connect(
 
 
 def _report_rounding(name: str, cluster: dict[str, Any], given: Mapping[str, str | None]) -> None:
-    """A cluster has whole capacity units: say what was requested and what they give."""
+    """A cluster has whole capacity units: report what was requested and what they give."""
     more = {
         flag: cluster["quota"][_NEEDS[flag]]
         for flag, text in given.items()

@@ -1,4 +1,4 @@
-"""`penstock debug`: what to send to whoever helps."""
+"""`penstock debug`: an archive for fault analysis."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def tenant_key(options: ProfileOptions, cluster: str | None) -> SavedKey:
 
 @asynccontextmanager
 async def tenant_client(options: ProfileOptions, cluster: str | None) -> AsyncIterator[Client]:
-    """A client of a logical cluster. Names the address that fails, and says so at once if it is the first."""
+    """A client of a logical cluster. Names the address that fails; at once if it is the first."""
     key = tenant_key(options, cluster)
     try:
         await check_bootstrap(key.bootstrap)

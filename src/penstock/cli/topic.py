@@ -108,7 +108,7 @@ async def describe(name: Name, *, cluster: Cluster = None, options: ProfileOptio
         )
     data = {"name": name, "id": str(described.id), "partitions": rows, "config": settings}
     shown = [row | {key: ",".join(map(str, row[key])) for key in ("replicas", "isr")} for row in rows]
-    changed = table_of(settings, _CONFIG, empty="no settings of its own")
+    changed = table_of(settings, _CONFIG, empty="only default settings")
     show(data, options.form, Group(table_of(shown, _PARTITIONS), "", changed))
     return Exit.FINE
 

@@ -1,4 +1,4 @@
-"""One archive for whoever helps: versions, settings, state, logs and metrics of a home, without secrets.
+"""One archive for fault analysis: versions, settings, state, logs and metrics of a home, without secrets.
 
 Only files named here are read. Every text is redacted twice: each secret of the home by its value, wherever
 it occurs, and each value whose key is named like a secret.

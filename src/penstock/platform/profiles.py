@@ -38,7 +38,7 @@ _CA: Final = "ca.pem"
 class Profile:
     name: str
     url: str = ""  # of the control plane; several, separated by commas
-    bootstrap: str = ""  # of one logical cluster, if it has an API key of its own
+    bootstrap: str = ""  # of one logical cluster, with an API key for it
     tls: bool = False  # to the gateways
 
     @property

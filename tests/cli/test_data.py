@@ -6,7 +6,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import trustme
@@ -21,9 +21,10 @@ from tests.harness.gateway import new_access, start_gateway
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.gateway.settings import GatewaySettings
     from tests.harness.command import CommandResult
     from tests.harness.fleet import Fleet
-    from tests.harness.gateway import RunningGateway
+    from tests.harness.gateway import Access
 
     Here = Callable[..., CommandResult]
 
@@ -32,28 +33,38 @@ pytestmark = pytest.mark.kafka
 NO_WAIT = "--no-follow"
 
 
+class TlsGateway(NamedTuple):
+    access: Access
+    ca: str
+
+
+class Elsewhere(Gateway):
+    """Advertises an address on which nothing listens."""
+
+    def __init__(self, settings: GatewaySettings, *more: Any, **others: Any) -> None:
+        super().__init__(replace(settings, advertised_host="127.0.0.2"), *more, **others)
+
+
 @pytest.fixture(scope="module")
-def gateway(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+def gateway(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsGateway]:
     directory = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(directory / "ca.pem"))
     certificate = directory / "gateway.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     running = start_gateway(fleet, [new_access()], settings={"certificate": certificate})
-    running.ca = directory / "ca.pem"  # type: ignore[attr-defined]
-    yield running
+    yield TlsGateway(running.accesses[0], str(directory / "ca.pem"))
     running.stop()
 
 
 @pytest.fixture
-def shop(gateway: RunningGateway, here: Here) -> Here:
+def shop(gateway: TlsGateway, here: Here) -> Here:
     """The command with a profile of the tenant."""
-    access = gateway.accesses[0]
+    access = gateway.access
     Path("secret").write_text(access.secret)
-    ca = str(gateway.ca)  # type: ignore[attr-defined]
     ran = here(
         "profile", "create", "shop", "--bootstrap", access.bootstrap, "--key", access.key,
-        "--secret-file", "secret", "--tls", "--ca", ca,
+        "--secret-file", "secret", "--tls", "--ca", gateway.ca,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     return here
@@ -126,13 +137,13 @@ def test_topics_and_records(
     assert shop("topic", "delete", orders, "--yes").code == Exit.NOT_FOUND
 
 
-def test_groups(shop: Here, gateway: RunningGateway, unique: Callable[[str], str]) -> None:
+def test_groups(shop: Here, gateway: TlsGateway, unique: Callable[[str], str]) -> None:
     orders, billing = unique("orders"), unique("billing")
     shop("topic", "create", orders, "-p", "1")
     shop("produce", orders, "one", "two", "three")
-    access = gateway.accesses[0]
+    access = gateway.access
     config = access.client_config(group_id=billing, auto_offset_reset="earliest")
-    tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(gateway.ca)}  # type: ignore[attr-defined]
+    tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": gateway.ca}
     consumer = Consumer(config | tls)
     try:
         consumer.subscribe([orders])
@@ -166,10 +177,7 @@ def test_groups(shop: Here, gateway: RunningGateway, unique: Callable[[str], str
 def test_an_advertised_address_that_fails_is_named_with_the_setting_to_change(
     fleet: Fleet, here: Here
 ) -> None:
-    def elsewhere(settings: Any, config: Any) -> Gateway:
-        return Gateway(replace(settings, advertised_host="127.0.0.2"), config)
-
-    running = start_gateway(fleet, [new_access()], kind=elsewhere)  # type: ignore[arg-type]
+    running = start_gateway(fleet, [new_access()], kind=Elsewhere)
     try:
         access = running.accesses[0]
         bootstrap = access.bootstrap.replace("127.0.0.2", "127.0.0.1")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 from rich.console import Group
@@ -20,6 +21,9 @@ from penstock.model.errors.settings import UsageInvalid
 
 if TYPE_CHECKING:
     from penstock.kafka.client import Client
+
+APPLY_POLLS_MAX: Final = 50
+APPLY_POLL_SECONDS: Final = 0.1
 
 app = App(name="topic", help="A logical cluster's topics.")
 
@@ -138,6 +142,12 @@ async def config(
             if error is not None:
                 raise error
         rows = await _config(client, name)
+        for _ in range(APPLY_POLLS_MAX):  # the broker that responds learns of a change a moment later
+            topic_values = {row["name"]: row["value"] for row in rows if row["origin"] == "topic"}
+            if all(topic_values.get(key) == value for key, value in changes.items()):
+                break
+            await asyncio.sleep(APPLY_POLL_SECONDS)
+            rows = await _config(client, name)
     show(rows, options.form, table_of(rows, _CONFIG))
     return Exit.FINE
 

@@ -37,6 +37,7 @@ from penstock.kafka.admin.group_offsets import CommittedOffset
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
+from penstock.kafka.security import Login
 from penstock.model.errors import PenstockError
 from penstock.scale.decision.policy import Policy
 from penstock.scale.server import Running, serving
@@ -221,7 +222,7 @@ async def _sample(run: Run, groups: int) -> Sampling:
 def _settings(node: Node, home: Path) -> ScalerSettings:
     cluster = ClusterSettings(node.cluster.spec.bootstrap())
     login = security_of(node).login
-    if login is not None:
+    if isinstance(login, Login):
         (home / "password").write_text(login.password)
         cluster = replace(
             cluster, user=login.user, password_file=home / "password", mechanism=login.mechanism

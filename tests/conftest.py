@@ -16,6 +16,7 @@ from penstock.fleet import cluster_record
 from tests.harness.fleet import THREE_ZONES, TINY, Fleet
 from tests.harness.kafka_python import closing_its_sockets
 from tests.harness.reaper import reaper
+from tests.harness.secured_kafka import SecuredKafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -81,6 +82,14 @@ def pytest_configure(config: pytest.Config) -> None:
         ending = ExitStack()
         ending.enter_context(reaper(shared))
         config.add_cleanup(ending.close)
+
+
+@pytest.fixture(scope="session")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """A node with TLS, mTLS, and every SASL mechanism."""
+    one = SecuredKafka.start(tmp_path_factory.mktemp("secured"))
+    yield one
+    one.stop()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.kafka.security import Login
 from penstock.model.errors.scale import ScalerSettingsInvalid
 from penstock.scale.settings import settings_from
 
@@ -31,7 +32,7 @@ metrics: 127.0.0.1:9090
     settings = settings_from(text)
 
     login = settings.clusters["default"].security().login
-    assert login is not None
+    assert isinstance(login, Login)
     assert (login.user, login.password, login.mechanism) == ("scaler", "hunter2", "PLAIN")
     assert (settings.samples_cluster, settings.samples_topic) == ("default", "_penstock.lag")
 

@@ -22,6 +22,8 @@ KEYS = ("home", "fleet", "fleet_only", "output", "profile", "url")
 # Read by other packages; listed so that only a misspelt variable is an error.
 _OTHER_VARIABLES = ("budget_factor", "cache", "config", "data_path", "fault", "fault_points", "token")
 
+_CONTROL_PREFIX = "control_"  # settings of `penstock control run --config`
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +117,8 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
     for variable, value in environment.items():
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if not variable.startswith(ENVIRONMENT_PREFIX) or key in _OTHER_VARIABLES:
+            continue
+        if key.startswith(_CONTROL_PREFIX):
             continue
         if key not in KEYS:
             known = ", ".join(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in (*KEYS, "config", "cache"))

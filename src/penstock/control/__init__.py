@@ -9,25 +9,27 @@ committed intent, is idempotent, and is finished by a successor. No secret is st
 a second time.
 
 Modules:
-  acls               ACLs of service accounts, and where each of them comes from
-  api                the HTTP API
-  call_batching      combines concurrent calls to Kafka into few
-  capacity_units     capacity units: sizes, needs and quotas
-  checker            compares the declared state with Kafka
-  cluster_placement  which physical cluster and cell a new logical cluster gets
-  decisions          what each request changes in the registry
-  desired_state      a tenant's desired access in Kafka and its record for gateways
-  effects            the effects of operation steps outside the registry
-  kafka_access       writes and reads tenants' users, ACLs and client quotas
-  leadership         one leadership term: fencing, committing decisions, running operations
-  metrics            Prometheus metrics
-  observation        reads a cluster's actual state, and measures the load of its cells
-  operations         the steps of every operation
-  physical           physical clusters: providers, access, and their gateways
-  process            runs a control plane with its HTTP server
-  registry           the registry in memory, folded from its topic
-  registry_import    imports an export into an empty registry
-  relief_service     relieves full cells automatically
-  service            a control plane: follows the registry, and leads while it owns the group
-  state_publisher    publishes tenants' states to gateways
+  acls                ACLs of service accounts, and where each of them comes from
+  api                 the HTTP API
+  call_batching       combines concurrent calls to Kafka into few
+  capacity_units      capacity units: sizes, needs and quotas
+  certificate_reload  loads the HTTP API's certificate again when its files change
+  checker             compares the declared state with Kafka
+  cluster_placement   which physical cluster and cell a new logical cluster gets
+  decisions           what each request changes in the registry
+  desired_state       a tenant's desired access in Kafka and its record for gateways
+  effects             the effects of operation steps outside the registry
+  kafka_access        writes and reads tenants' users, ACLs and client quotas
+  leadership          one leadership term: fencing, committing decisions, running operations
+  metrics             Prometheus metrics
+  observation         reads a cluster's actual state, and measures the load of its cells
+  operations          the steps of every operation
+  physical            physical clusters: providers, access, and their gateways
+  process             runs a control plane with its HTTP server
+  registry            the registry in memory, folded from its topic
+  registry_import     imports an export into an empty registry
+  relief_service      relieves full cells automatically
+  service             a control plane: follows the registry, and leads while it owns the group
+  settings            the settings file of a control plane that runs anywhere
+  state_publisher     publishes tenants' states to gateways
 """

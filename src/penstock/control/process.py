@@ -7,20 +7,26 @@ import contextlib
 import secrets
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
+import structlog
 import uvicorn
 
 from penstock.atomic_files import write_atomically
 from penstock.control.api.app import make_api
+from penstock.control.certificate_reload import ServerCertificate
 from penstock.control.physical.addresses import TOKEN_FILE
 from penstock.control.physical.cluster_access import Clusters
+from penstock.control.physical.configured import provide, require_same
 from penstock.control.physical.local import fleet_clusters
 from penstock.control.physical.provider import Provisioners
-from penstock.control.service import CellWatch, ControlPlane, Home
+from penstock.control.service import CellWatch, ControlPlane, Home, Role
+from penstock.control.settings import check_listener
 from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory
 from penstock.model import fault_points
 from penstock.model.api_keys import hashed
+from penstock.model.backoff import Backoff
+from penstock.model.errors import PenstockError, UnavailableError
 from penstock.model.errors.gateway import ListenFailed
 from penstock.model.errors.settings import SettingInvalid
 from penstock.stop_signals import stop_event
@@ -28,11 +34,18 @@ from penstock.stop_signals import stop_event
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.control.physical.cluster_access import ProvidedCluster
+    from penstock.control.settings import ControlSettings, ServerTls
     from penstock.fleet.layout import Layout
 
 TOKEN_BYTES: Final = 32
 BACKLOG: Final = 1024
 SHUTDOWN_SECONDS: Final = 3  # for requests in progress at shutdown
+HOME_BACKOFF: Final = Backoff(0.5, 10.0)
+REACH_SECONDS: Final = 10.0  # between two attempts to reach the other clusters
+START_POLL_SECONDS: Final = 0.2  # until the registry is read
+
+log = structlog.get_logger("penstock.control")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +56,146 @@ class ControlOptions:
     cell_brokers: int = 0
     until_stdin_ends: bool = False
     relieves: bool = True  # whether full cells are relieved automatically
+    allow_plaintext: bool = False
 
 
 async def run_control(options: ControlOptions, *, report: Callable[[str], None]) -> None:
+    """Runs a control plane for the fleet under a home."""
+    check_listener(options.listen, False, allow_plaintext=options.allow_plaintext)
     fault_points.check_armed()
     stop = stop_event(until_stdin_ends=options.until_stdin_ends)
-    listener = _bind(options.listen)
-    host, port = listener.getsockname()[:2]
-    url = f"http://{host}:{port}"
+    server = Server.bind(options.listen)
     provided_clusters = fleet_clusters(options.layout, cell_brokers=options.cell_brokers)
     root = hashed(root_token(options.layout))
     clusters = Clusters(provided_clusters)
     provisioner = Provisioners(options.layout)
     plane = ControlPlane(
-        Home(provided_clusters[0].id, url, provided_clusters, root),
+        Home(provided_clusters[0].id, server.url, provided_clusters, root),
         clusters,
         provisioner=provisioner,
         session_seconds=options.session_seconds,
         watch=CellWatch(relieves=options.relieves),
     )
-    config = uvicorn.Config(
-        make_api(plane), log_level="warning", lifespan="off", timeout_graceful_shutdown=SHUTDOWN_SECONDS
-    )
-    server = _Server(config)
     try:
-        async with asyncio.TaskGroup() as group:
-            serving = group.create_task(server.serve(sockets=[listener]))
-            report(f"control plane at {url}")
-            await plane.run(stop)
-            server.should_exit = True
-            await serving
+        await server.serve(plane, stop, report=report)
     finally:
         await provisioner.close()
         await clusters.close()
-        listener.close()
+        server.close()
+
+
+async def run_configured_control(
+    settings: ControlSettings, *, report: Callable[[str], None], until_stdin_ends: bool = False
+) -> None:
+    """Runs a control plane whose settings name its home, any Kafka cluster."""
+    fault_points.check_armed()
+    stop = stop_event(until_stdin_ends=until_stdin_ends)
+    server = Server.bind(settings.listen, settings.tls, settings.advertised)
+    clusters = Clusters(())
+    try:
+        home = await _reach_home(settings, stop, report)
+        if home is None:
+            return
+        clusters.add(home)
+        plane = ControlPlane(
+            Home(home.id, server.url, (home,), hashed(settings.token), settings=settings.digests()),
+            clusters,
+            session_seconds=settings.session_seconds,
+            watch=CellWatch(relieves=settings.relieves),
+        )
+        async with asyncio.TaskGroup() as group:
+            reaching = group.create_task(_reach_clusters(plane, settings))
+            try:
+                await server.serve(plane, stop, report=report)
+            finally:
+                reaching.cancel()
+    finally:
+        await clusters.close()
+        server.close()
+
+
+async def _reach_home(
+    settings: ControlSettings, stop: asyncio.Event, report: Callable[[str], None]
+) -> ProvidedCluster | None:
+    """The home cluster once it is reachable; None at shutdown. Other failures need an operator."""
+    attempt = 0
+    stopping = asyncio.create_task(stop.wait())
+    while not stop.is_set():
+        providing = asyncio.create_task(provide(settings.home, settings.platform_key))
+        await asyncio.wait({providing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not providing.done():
+            providing.cancel()
+            break
+        try:
+            return await providing
+        except UnavailableError as failure:
+            if attempt == 0:
+                report(f"waiting for the home cluster: {failure}")
+            log.warning("home cluster not reached", error=str(failure), remedy=failure.advice)
+        attempt += 1
+        await asyncio.wait({stopping}, timeout=HOME_BACKOFF.seconds(attempt))
+    return None
+
+
+async def _reach_clusters(plane: ControlPlane, settings: ControlSettings) -> None:
+    """Adds each further cluster once it is reachable; one that fails delays no other."""
+    missing = list(settings.clusters)
+    while missing:
+        if plane.role is not Role.STARTING:
+            for cluster in tuple(missing):
+                try:
+                    provided = await provide(cluster, settings.platform_key)
+                    require_same(plane.registry, plane.clusters.known, provided)
+                    await plane.add_cluster(provided)
+                    missing.remove(cluster)
+                except PenstockError as failure:
+                    name, remedy = cluster.name, failure.advice
+                    log.warning("cluster not reached", cluster=name, error=str(failure), remedy=remedy)
+        await asyncio.sleep(REACH_SECONDS if plane.role is not Role.STARTING else START_POLL_SECONDS)
+
+
+class Server:
+    """The HTTP API on a bound socket. Nothing listens before `serve`, so callers are refused until then."""
+
+    def __init__(self, listener: socket.socket, url: str, certificate: ServerCertificate | None) -> None:
+        self._listener = listener
+        self.url = url
+        self._certificate = certificate
+
+    @classmethod
+    def bind(cls, listen: str, tls: ServerTls | None = None, advertised: str = "") -> Self:
+        certificate = None if tls is None else ServerCertificate(tls)
+        listener = _bind(listen)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        return cls(listener, advertised or f"{'https' if tls else 'http'}://{shown}:{port}", certificate)
+
+    async def serve(self, plane: ControlPlane, stop: asyncio.Event, *, report: Callable[[str], None]) -> None:
+        """Runs the plane and its API until `stop`."""
+        config = uvicorn.Config(
+            make_api(plane),
+            log_level="warning",
+            lifespan="off",
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            backlog=BACKLOG,
+        )
+        config.load()
+        if self._certificate is not None:
+            config.ssl = self._certificate.context
+        server = _UvicornServer(config)
+        self._listener.listen(BACKLOG)  # before the report: callers may connect at once
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(server.serve(sockets=[self._listener]))
+            follow = self._certificate.follow() if self._certificate is not None else asyncio.sleep(0)
+            following = group.create_task(follow)
+            report(f"control plane at {self.url}")
+            await plane.run(stop)
+            following.cancel()
+            server.should_exit = True
+            await serving
+
+    def close(self) -> None:
+        self._listener.close()
 
 
 def root_token(layout: Layout) -> str:
@@ -87,8 +206,8 @@ def root_token(layout: Layout) -> str:
     return path.read_text().strip()
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to `run_control`: the plane must leave its group first."""
+class _UvicornServer(uvicorn.Server):
+    """Leaves signals to `stop_event`: the plane must leave its group first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[Any]:
@@ -105,7 +224,6 @@ def _bind(listen: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host.strip("[]"), int(port)))
-        listener.listen(BACKLOG)
     except OSError as failure:
         listener.close()
         raise ListenFailed(host=host, port=port, reason=failure.strerror or failure) from failure

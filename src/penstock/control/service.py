@@ -49,7 +49,14 @@ from penstock.model.entities import (
     ServiceAccount,
 )
 from penstock.model.errors import PenstockError
-from penstock.model.errors.control import NoneActive, NotActive, NotCaughtUp, ProvisionerMissing
+from penstock.model.errors.control import (
+    ConfigurationDiffers,
+    NoneActive,
+    NotActive,
+    NotCaughtUp,
+    PlatformKeyDiffers,
+    ProvisionerMissing,
+)
 from penstock.model.events import RegistryRecord, entity_of
 from penstock.model.ids import kafka_user
 from penstock.model.key_names import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
@@ -59,7 +66,7 @@ from penstock.quota.topics import ensure_topics
 from penstock.quota.usage_reports import GATEWAY_EXPIRY_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.balance.cell_relief import Pace
     from penstock.control.acls import AccountAcl
@@ -96,6 +103,7 @@ class Home:
     provided_clusters: tuple[ProvidedCluster, ...]
     root_sha256: str = field(repr=False, default="")
     audit: TopicPartition = AUDIT
+    settings: Mapping[str, str] = field(default_factory=dict)  # digests, by setting
 
     def opening_changes(self, incarnation: str, registry: Registry) -> Decision:
         """Registers the active control plane, the known clusters and the root token."""
@@ -108,10 +116,16 @@ class Home:
             url=self.url,
             incarnation=incarnation,
             since_ms=now,
+            settings=self.settings,
         )
-        changes: list[Change] = [Put(active)]
-        changes += [change for r in self.provided_clusters if (change := _registration(registry, r, now))]
+        changes: list[Change] = [Put(active), *self.registrations(registry).changes]
         changes += self._root(registry, now)
+        return Decision(Operation(id="op-", action="", subject=""), tuple(changes), None)
+
+    def registrations(self, registry: Registry) -> Decision:
+        """Registers the known clusters."""
+        now = int(time.time() * 1000)
+        changes = [change for r in self.provided_clusters if (change := _registration(registry, r, now))]
         return Decision(Operation(id="op-", action="", subject=""), tuple(changes), None)
 
     def _root(self, registry: Registry, now: int) -> list[Change]:
@@ -137,6 +151,23 @@ class Home:
         """The error of a change that this control plane cannot make now."""
         url = self.active_elsewhere(registry)
         return NotActive(url=url) if url else NoneActive()
+
+    def check_settings(self, registry: Registry) -> None:
+        """Compares the settings with those of the last active control plane.
+
+        Raises if this one has another platform key; other differences are logged, because a takeover by
+        a control plane with newer settings is how they are changed.
+        """
+        active = registry.get(ActiveControlPlane, "active")
+        if active is None or not active.settings or not self.settings:
+            return
+        names = sorted({*active.settings, *self.settings})
+        different = [name for name in names if active.settings.get(name) != self.settings.get(name)]
+        if "platform_key" in different:
+            raise PlatformKeyDiffers(url=active.url)
+        if different:
+            error = ConfigurationDiffers(url=active.url, settings=", ".join(different))
+            log.warning("settings differ", error=str(error), remedy=error.advice)
 
     async def prepare(self, client: Client, provided: ProvidedCluster) -> None:
         """Creates what every physical cluster needs: the gateways' user and topics."""
@@ -196,7 +227,7 @@ class ControlPlane:
 
     async def run(self, stop: asyncio.Event) -> None:
         client = self.clusters.client(self._home.cluster)
-        await self._prepare(client)
+        await self._create_topics(client)
         self._follower = CompactedTopicReader(
             client, REGISTRY, apply=self._apply_records, reset=self._rebuild, progressed=self._on_progress
         )
@@ -209,8 +240,12 @@ class ControlPlane:
         )
         self._ownership_lost.set()
         async with asyncio.TaskGroup() as group:
+            following = group.create_task(self._follower.run())
+            await self._follower.wait_until_caught_up()
+            self._home.check_settings(self._registry)
+            await self._prepare_clusters()
             tasks = [
-                group.create_task(self._follower.run()),
+                following,
                 group.create_task(ownership.run()),
                 group.create_task(self._lead_while_owner(ownership)),
                 group.create_task(self._observe()),
@@ -220,10 +255,12 @@ class ControlPlane:
             for task in tasks:
                 task.cancel()
 
-    async def _prepare(self, client: Client) -> None:
+    async def _create_topics(self, client: Client) -> None:
         await ensure_topic(client, NewTopic(REGISTRY_TOPIC, 1, configs=COMPACTED))
         audit = {"retention.ms": str(AUDIT_RETENTION_MS), "max.message.bytes": str(2 * EVENT_BYTES_MAX)}
         await ensure_topic(client, NewTopic(AUDIT_TOPIC, 1, configs=audit))
+
+    async def _prepare_clusters(self) -> None:
         for provided in self.clusters.known:
             try:
                 await self._home.prepare(self.clusters.client(provided.id), provided)
@@ -246,6 +283,7 @@ class ControlPlane:
         self.role = Role.STANDBY
         while True:
             await self._ownership_gained.wait()
+            self._home.check_settings(self._registry)
             await self._reconnect_clusters()
             term = LeadershipTerm(
                 self._home,
@@ -298,6 +336,16 @@ class ControlPlane:
                         await self._term.add_cluster(provided)
             except PenstockError as failure:  # only its own tenants wait; retried in the next round
                 log.warning("cluster not reached", cluster=physical.id, error=str(failure))
+
+    async def add_cluster(self, provided: ProvidedCluster) -> None:
+        """Adds a cluster that the settings name and that has become reachable. Idempotent."""
+        self.clusters.add(provided)
+        await self._home.prepare(self.clusters.client(provided.id), provided)
+        others = (known for known in self._home.provided_clusters if known.id != provided.id)
+        self._home = replace(self._home, provided_clusters=(*others, provided))
+        if self._term is not None:
+            await self._term.propose(self._home.registrations)
+            await self._term.add_cluster(provided)
 
     async def _observe(self) -> None:
         observer = self._watch.observer or MetricsObserver(self.clusters)

@@ -28,6 +28,7 @@ Modules:
   node_watch            the state machine that decides when a node is restarted
   passwords             the platform's Kafka users and their derived passwords
   readiness             probe a node, and wait until nodes are ready
+  rights                the rights that the platform's Kafka user needs, and how to grant them
   runtime               obtain Java, the jars and the class-data archive
   spawn                 the program that records its process identity and becomes a node
   spec                  a fleet as values: clusters, nodes, listeners, ports

@@ -18,14 +18,14 @@ from penstock.fleet.capabilities import Capability, CapabilityRow, ClusterProbe,
 from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory
 from penstock.fleet.passwords import PLATFORM_USER
 from penstock.kafka.admin import acls, brokers, configs, quotas, users
-from penstock.kafka.broker_metrics import scrape
 from penstock.kafka.client import Client
+from penstock.kafka.metrics_agents import identify
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors import PenstockError
 from penstock.model.errors.fleet import AdoptedNameInvalid, AdoptedTwice, AdoptedUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Collection, Mapping, Sequence
 
     from penstock.fleet.layout import Layout
 
@@ -133,7 +133,7 @@ async def probe(name: str, target: Target) -> Adopted:
             users_error=await _error(users.describe(client, [PLATFORM_USER])),
             acls_error=await _error(acls.describe(client)),
             quotas_error=await _error(quotas.describe(client)),
-            metrics_error=await _metrics_error(target.metrics, len(cluster.brokers)),
+            metrics_error=await _metrics_error(target.metrics, cluster.brokers.keys()),
         )
     return Adopted(
         name=name,
@@ -167,15 +167,13 @@ async def _error(call: Awaitable[object]) -> str | None:
     return None
 
 
-async def _metrics_error(addresses: Sequence[str], broker_count: int) -> str | None:
+async def _metrics_error(addresses: Sequence[str], ids: Collection[int]) -> str | None:
     if not addresses:
         return "no metrics address was given"
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if error := await _error(scrape(host, int(port))):
-            return error
-    if len(addresses) < broker_count:
-        return f"metrics addresses were given for {len(addresses)} of {broker_count} brokers"
+    if error := await _error(identify(addresses, ids)):
+        return error
+    if len(addresses) < len(ids):
+        return f"metrics addresses were given for {len(addresses)} of {len(ids)} brokers"
     return None
 
 

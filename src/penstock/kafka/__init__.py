@@ -10,20 +10,24 @@ cancelled call leaves the connection usable. A request that may already have tak
 again only if repeating it is harmless.
 
 Modules:
-  admin            Kafka's admin APIs: topics, groups, offsets, ACLs, configs, reassignments
-  append           append records to a partition without a transaction
-  broker_errors    turn Kafka error codes into errors of the catalogue
-  broker_metrics   scrape and parse the metrics of a node
-  client           a client for a whole cluster: bootstrap, routing, retries
-  compacted_topic  follow a compacted partition from its start
-  connection       one connection: TLS, login, version negotiation, pipelining
-  login            log in with SASL PLAIN or SCRAM
-  membership       share partitions among processes through a consumer group
-  ownership        elect one owner among several processes
-  partition_log    read committed records, and append in transactions
-  quorum           describe the KRaft quorum and read its metadata log
-  retry            decide whether and when to send a request again
-  routing          which node a request goes to
-  scram            the client side of SCRAM
-  security         TLS and login settings of a connection
+  admin             Kafka's admin APIs: topics, groups, offsets, ACLs, configs, reassignments
+  append            append records to a partition without a transaction
+  broker_errors     turn Kafka error codes into errors of the catalogue
+  broker_metrics    scrape and parse the metrics of a node
+  client            a client for a whole cluster: bootstrap, routing, retries
+  cluster_settings  how a settings file names a cluster: addresses, TLS, login
+  compacted_topic   follow a compacted partition from its start
+  connection        one connection: TLS, login, version negotiation, pipelining
+  login             log in with SASL PLAIN, SCRAM or OAUTHBEARER
+  membership        share partitions among processes through a consumer group
+  metrics_agents    which metrics agent belongs to which broker
+  oauth             tokens for OAUTHBEARER, from an authorization server
+  ownership         elect one owner among several processes
+  partition_log     read committed records, and append in transactions
+  quorum            describe the KRaft quorum and read its metadata log
+  retry             decide whether and when to send a request again
+  routing           which node a request goes to
+  scram             the client side of SCRAM
+  security          TLS and login settings of a connection
+  tls_errors        name the reason of a failed TLS handshake
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SCRAPE_SECONDS_MAX: Final = 5.0
 SCRAPE_BYTES_MAX: Final = 32 << 20
 _PREFIX: Final = "penstock_"
+# Ours, or that of the JMX exporter's default names (Strimzi, MSK): kafka_server_app_info_starttimems{id="1"}
+_APP_INFO: Final = re.compile(r'^(?:penstock|kafka_server)_app_info_\w*\{(?:[^}]*,)?id="(\d+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class NodeMetrics:
     memory_bytes: float
     broker: BrokerMetrics
     controller: ControllerMetrics
+    node_id: int | None = None  # none: the agent does not export it
 
 
 async def scrape(host: str, port: int, *, timeout: float = SCRAPE_SECONDS_MAX) -> NodeMetrics:
@@ -114,6 +118,7 @@ def parse_metrics(text: str) -> NodeMetrics:
         for api, count in counts.items()
     }
     return NodeMetrics(
+        node_id=_node_id(text),
         cpu_seconds=plain.get("process_cpu_seconds", 0.0),
         memory_bytes=plain.get("process_resident_memory_bytes", 0.0),
         broker=replace(
@@ -124,6 +129,12 @@ def parse_metrics(text: str) -> NodeMetrics:
         ),
         controller=_filled(ControllerMetrics(), plain, "controller_"),
     )
+
+
+def _node_id(text: str) -> int | None:
+    """From the labels of `kafka.server:type=app-info,id=…`, which every dialect exports alike."""
+    match = _APP_INFO.search(text)
+    return int(match[1]) if match else None
 
 
 _T = TypeVar("_T", BrokerMetrics, ControllerMetrics, Traffic)

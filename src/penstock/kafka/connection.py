@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.kafka.login import log_in
 from penstock.kafka.security import PLAINTEXT, Security
+from penstock.kafka.tls_errors import tls_error
 from penstock.model.errors import PenstockError
 from penstock.model.errors.wire import (
     ApiUnsupported,
     BrokerUnreachable,
-    BrokerUntrusted,
     CallTimedOut,
     ConnectionLost,
     ResponseMalformed,
@@ -117,8 +117,8 @@ class Connection:
             if isinstance(failure, TimeoutError):
                 reason = f"no response within {timeout:g} s"
                 raise BrokerUnreachable(address=address, reason=reason) from failure
-            if isinstance(failure, ssl.SSLCertVerificationError):
-                raise BrokerUntrusted(address=address, reason=failure.verify_message) from failure
+            if isinstance(failure, ssl.SSLError) and (tls_failure := tls_error(failure, address)):
+                raise tls_failure from failure
             if isinstance(failure, OSError):
                 raise BrokerUnreachable(address=address, reason=_reason(failure)) from failure
             raise
@@ -234,8 +234,7 @@ class Connection:
         except asyncio.IncompleteReadError:
             self._end(lambda: ConnectionLost(address=self.address, reason="the broker closed it"))
         except OSError as failure:
-            reason = _reason(failure)
-            self._end(lambda: ConnectionLost(address=self.address, reason=reason))
+            self._end(_ending(failure, self.address))
         except PenstockError as failure:
             kind, facts = type(failure), failure.facts
             self._end(lambda: kind(**facts))
@@ -278,6 +277,16 @@ def _offered(response: Mapping[str, Any]) -> dict[str, Versions]:
         for api in response["ApiKeys"]
         if api["ApiKey"] in names
     }
+
+
+def _ending(failure: OSError, address: str) -> Callable[[], PenstockError]:
+    """Creates the error that calls raise after this failure of the connection."""
+    reason = _reason(failure)
+    refused = tls_error(failure, address) if isinstance(failure, ssl.SSLError) else None
+    if refused is not None:
+        kind, facts = type(refused), refused.facts
+        return lambda: kind(**facts)
+    return lambda: ConnectionLost(address=address, reason=reason)
 
 
 def _reason(failure: OSError) -> str:

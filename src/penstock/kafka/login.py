@@ -1,4 +1,4 @@
-"""Log in with SASL (PLAIN or SCRAM) on an open connection."""
+"""Log in with SASL (PLAIN, SCRAM or OAUTHBEARER) on an open connection."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import os
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from penstock.kafka import oauth
+from penstock.kafka.oauth import OAuthLogin
 from penstock.kafka.scram import (
     HASHES,
     NONCE_BYTES,
@@ -17,7 +19,7 @@ from penstock.kafka.scram import (
     first_message,
 )
 from penstock.kafka.security import Login, Mechanism
-from penstock.model.errors.wire import BrokerUntrusted, LoginRefused
+from penstock.model.errors.wire import BrokerUntrusted, LoginRefused, TokenRejected
 from penstock.wire.error_codes import Code, name_of
 
 if TYPE_CHECKING:
@@ -34,14 +36,11 @@ class Caller(Protocol):
     ) -> dict[str, Any]: ...
 
 
-async def log_in(connection: Caller, login: Login) -> int:
+async def log_in(connection: Caller, login: Login | OAuthLogin) -> int:
     """Log in; returns the lifetime of the login in milliseconds, 0 if it never expires (KIP-368)."""
-    handshake = await connection.call(
-        "SaslHandshake", {"Mechanism": login.mechanism.value}, version=HANDSHAKE_VERSION
-    )
-    offered = handshake["Mechanisms"]
-    if handshake["ErrorCode"]:
-        _refuse(connection, login, name_of(handshake["ErrorCode"]), offered)
+    if isinstance(login, OAuthLogin):
+        return await _log_in_with_token(connection, login)
+    offered = await _handshake(connection, login, login.mechanism.value)
     if login.mechanism is Mechanism.PLAIN:
         token = f"\0{login.user}\0{login.password}".encode()
         lifetime, _ = await _authenticate(connection, login, token, offered)
@@ -60,8 +59,31 @@ async def log_in(connection: Caller, login: Login) -> int:
     return lifetime
 
 
+async def _log_in_with_token(connection: Caller, login: OAuthLogin) -> int:
+    offered = await _handshake(connection, login, oauth.MECHANISM)
+    message = oauth.first_message(await login.token())
+    try:
+        lifetime, error = await _authenticate(connection, login, message, offered)
+        if error:
+            await _authenticate(connection, login, oauth.ACKNOWLEDGEMENT, offered)
+            _refuse(connection, login, oauth.rejection(error), offered)
+    except LoginRefused:
+        login.forget()
+        raise
+    return lifetime
+
+
+async def _handshake(connection: Caller, login: Login | OAuthLogin, mechanism: str) -> list[str]:
+    """The mechanisms that the broker offers, this one among them."""
+    handshake = await connection.call("SaslHandshake", {"Mechanism": mechanism}, version=HANDSHAKE_VERSION)
+    offered: list[str] = handshake["Mechanisms"]
+    if handshake["ErrorCode"]:
+        _refuse(connection, login, name_of(handshake["ErrorCode"]), offered)
+    return offered
+
+
 async def _authenticate(
-    connection: Caller, login: Login, token: bytes, offered: list[str]
+    connection: Caller, login: Login | OAuthLogin, token: bytes, offered: list[str]
 ) -> tuple[int, bytes]:
     response = await connection.call("SaslAuthenticate", {"AuthBytes": token})
     if response["ErrorCode"] != Code.NONE:
@@ -70,11 +92,13 @@ async def _authenticate(
     return response.get("SessionLifetimeMs", 0), response["AuthBytes"]
 
 
-def _refuse(connection: Caller, login: Login, reason: str, offered: list[str]) -> NoReturn:
-    raise LoginRefused(
+def _refuse(connection: Caller, login: Login | OAuthLogin, reason: str, offered: list[str]) -> NoReturn:
+    mechanism = oauth.MECHANISM if isinstance(login, OAuthLogin) else login.mechanism.value
+    kind = TokenRejected if mechanism == oauth.MECHANISM and mechanism in offered else LoginRefused
+    raise kind(
         address=connection.address,
         user=login.user,
-        mechanism=login.mechanism.value,
+        mechanism=mechanism,
         reason=reason,
         offered=", ".join(offered) or "no mechanism",
     )

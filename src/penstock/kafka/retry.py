@@ -18,6 +18,7 @@ from penstock.model.errors.wire import (
     ConnectionLost,
     KafkaBusy,
     KafkaMissing,
+    TokenUnavailable,
 )
 from penstock.wire.error_codes import (
     MISSING,
@@ -86,7 +87,7 @@ def after_failure(api: str, failure: Exception, attempt: int, chance: float) -> 
 
     A node that does not respond may have lost its role, whether or not the request is sent again."""
     # A broker's error comes from finding the node: the request itself was not sent.
-    certainly_not_sent = isinstance(failure, BrokerUnreachable | KafkaBusy)
+    certainly_not_sent = isinstance(failure, BrokerUnreachable | KafkaBusy | TokenUnavailable)
     possibly_done = isinstance(failure, ConnectionLost | CallTimedOut)
     not_known_yet = isinstance(failure, KafkaMissing | BrokerUnknown) and attempt + 1 < MISSING_ATTEMPTS_MAX
     if certainly_not_sent or not_known_yet or possibly_done:

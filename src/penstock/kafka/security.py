@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.kafka.oauth import OAuthLogin
+
 
 class Mechanism(StrEnum):
     PLAIN = "PLAIN"
@@ -26,7 +28,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    login: Login | None = None
+    login: Login | OAuthLogin | None = None
     tls: ssl.SSLContext | None = None
     server_name: str | None = None  # for SNI and certificate verification, if it is not the host
 
@@ -42,10 +44,7 @@ PLAINTEXT: Final = Security()
 def tls_context(
     authority: Path | None, *, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """TLS that trusts only this certificate authority, with a client certificate if one is given.
-
-    Without an authority it trusts those of the system.
-    """
+    """TLS that trusts only this CA (none: the system's), with a client certificate if one is given."""
     context = ssl.create_default_context(cafile=None if authority is None else str(authority))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate is not None:

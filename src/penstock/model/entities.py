@@ -299,6 +299,7 @@ class ActiveControlPlane(Entity):
     url: str
     incarnation: str
     since_ms: int
+    settings: Mapping[str, str] = field(default_factory=dict)  # digests of what all must have in common
 
 
 ENTITIES: Final[dict[str, type[Entity]]] = {

@@ -8,6 +8,7 @@ names: bytes, seconds, or so many a second.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +27,8 @@ PORT_MAX: Final = 65535
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 PRESENT: Final = object()  # for: the value in the document
+HIDDEN: Final = "(hidden)"  # shown instead of a secret
+SECRETS: Final = frozenset(("password", "client_secret", "token"))  # keys of secrets
 
 
 def read_documents(path: Path) -> list[Any]:
@@ -191,6 +194,57 @@ class Section:
         if not path.is_file():
             raise self.invalid(key, "expected a file that can be read")
         return path
+
+    def secret(self, key: str) -> str:
+        """The text below a key, or in the file that `<key>_file` names. No error shows it."""
+        in_file = f"{key}_file"
+        if (key in self.values) == (in_file in self.values):
+            problem = "is given twice" if key in self.values else "is missing"
+            raise self.invalid(key, f"expected `{key}` or `{in_file}`; it {problem}", HIDDEN)
+        path = self.path(in_file)
+        if path is None:
+            value = self.values[key]
+            if not isinstance(value, str) or not value:
+                raise self.invalid(key, "expected a text in quotes", HIDDEN)
+            return value
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as failure:
+            raise self.invalid(in_file, f"expected a file that can be read: {failure}") from failure
+        if not text:
+            raise self.invalid(in_file, "expected a file that is not empty")
+        return text
+
+
+def with_environment(
+    values: Mapping[str, Any], prefix: str, environment: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The values of a document overridden by variables, and the names of these variables.
+
+    `PREFIX_HOME__BOOTSTRAP` sets `bootstrap` below `home`. A value is read as YAML, except for secrets, which
+    are texts. An empty variable counts as unset.
+    """
+    merged = deepcopy(dict(values))
+    used = []
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(prefix) or not text:
+            continue
+        *places, key = variable.removeprefix(prefix).lower().split("__")
+        inner = merged
+        for place in places:
+            if not isinstance(inner.get(place), dict):
+                inner[place] = {}
+            inner = inner[place]
+        try:
+            inner[key] = text if key in SECRETS else yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise SettingsUnreadable(path=variable, reason=str(error).replace("\n", " ")) from error
+        if key in SECRETS:
+            inner.pop(f"{key}_file", None)
+        elif key.endswith("_file"):
+            inner.pop(key.removesuffix("_file"), None)
+        used.append(variable)
+    return merged, tuple(used)
 
 
 def _within(value: int, at_least: int | None, at_most: int | None) -> bool:

@@ -6,6 +6,7 @@ Modules:
   addresses           default URL and file names of a local control plane
   adopted             dedicated clusters on adopted brokers that run elsewhere
   cluster_access      how physical clusters are reached: addresses, secrets, clients
+  configured          clusters that the control plane's settings name
   gateway_files       the settings file of a cluster's gateways, and free ports
   gateway_supervisor  keeps gateways of provided clusters running
   local               clusters of local processes

@@ -34,13 +34,17 @@ from penstock.kafka.admin import acls, brokers, groups, topics, users
 from penstock.kafka.admin.acls import AclFilter
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
+from penstock.kafka.metrics_agents import identify
 from penstock.kafka.security import Mechanism
 from penstock.model.entities import BrokerEndpoint
+from penstock.model.errors import PenstockError
 from penstock.model.errors.fleet import AdoptedNotEmpty, AdoptedTwice, CapabilityMissing
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 from penstock.model.plural import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.fleet.adoption import Adopted, Target
     from penstock.model.entities import PhysicalCluster
 
@@ -122,12 +126,7 @@ class AdoptedProvisioner:
         home = self._home(cluster)
         async with Client(target.bootstrap, target.security) as client:
             described = await _describe_adopted(client, known)
-        places = tuple(
-            BrokerEndpoint(
-                BrokerId(one.id), Zone(one.rack) if one.rack else NO_ZONE, one.address.host, one.address.port
-            )
-            for _, one in sorted(described.brokers.items())
-        )
+        places = endpoints_of(described)
         key = load_platform_key(home.secrets)
         path = home.home / GATEWAY_FILE
         ca = _authority(target, cluster.adopted)
@@ -145,10 +144,20 @@ class AdoptedProvisioner:
             cells=cells_of(places, 0),
             kafka_id=known.kafka_id,
             security=target.security,
-            metrics=_metrics(places, target),
+            metrics=await agents_of(cluster.adopted, target.metrics, places),
             tenants_bootstrap=advertised_bootstrap(path),
             sets_client_quotas=sets_client_quotas(known),
         )
+
+
+def endpoints_of(described: brokers.Description) -> tuple[BrokerEndpoint, ...]:
+    """Its brokers as gateways reach them, by id."""
+    return tuple(
+        BrokerEndpoint(
+            BrokerId(one.id), Zone(one.rack) if one.rack else NO_ZONE, one.address.host, one.address.port
+        )
+        for _, one in sorted(described.brokers.items())
+    )
 
 
 def sets_client_quotas(known: Adopted) -> bool:
@@ -206,10 +215,12 @@ def _ports(path: Path, places: tuple[BrokerEndpoint, ...]) -> list[int]:
     return [known.get(place.id) or new.pop() for place in places]
 
 
-def _metrics(places: tuple[BrokerEndpoint, ...], target: Target) -> tuple[tuple[int, str, int], ...]:
-    """All brokers are in one cell, so it does not matter which agent belongs to which broker."""
-    addresses = []
-    for place, address in zip(places, target.metrics):
-        host, _, port = address.rpartition(":")
-        addresses.append((int(place.id), host, int(port)))
-    return tuple(addresses)
+async def agents_of(
+    cluster: str, metrics: Sequence[str], places: Sequence[BrokerEndpoint]
+) -> tuple[tuple[int, str, int], ...]:
+    """The metrics agent of each broker. If one cannot be assigned, none is used; the log has the reason."""
+    try:
+        return await identify(metrics, {int(place.id) for place in places})
+    except PenstockError as failure:
+        log.warning("metrics not used", cluster=cluster, error=str(failure), remedy=failure.advice)
+        return ()

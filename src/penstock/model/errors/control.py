@@ -255,3 +255,30 @@ class ProfileLacks(ControlError, CallerError):
     status = 409
     text = "profile {name!r} has no {what}, which this command needs"
     hint = "Use a profile with one: `penstock profile create NAME {flags}`."
+
+
+class PlaintextRefused(ControlError, UsageError):
+    code = "PEN-5032"
+    text = "the HTTP API would listen on {listen} without TLS, and operators' tokens would be readable"
+    hint = (
+        "Set `tls.certificate` and `tls.key`, or listen on 127.0.0.1. If a proxy in front of it "
+        "terminates TLS, set `allow_plaintext: true` (`--allow-plaintext`)."
+    )
+
+
+class ConfigurationDiffers(ControlError, UsageError):
+    code = "PEN-5029"
+    text = "this control plane and the active one at {url} have different settings: {settings}"
+    hint = "Give every control plane of a home the same values; after a takeover the other ones apply."
+
+
+class PlatformKeyDiffers(ControlError, UsageError):
+    code = "PEN-5030"
+    text = "`platform_key` is not the key that the control plane at {url} used for this home"
+    hint = "Copy the file from that host. With another key, gateways could no longer log in to Kafka."
+
+
+class ServerCertificateInvalid(ControlError, UsageError):
+    code = "PEN-5031"
+    text = "{path} cannot be used as the certificate of the HTTP API: {reason}"
+    hint = "Give a certificate chain in PEM with the key that belongs to it."

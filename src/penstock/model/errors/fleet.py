@@ -180,3 +180,39 @@ class PlatformKeyLost(CallerError):
     code = "PEN-2026"
     text = "{path} is missing, and the passwords stored in the data of {node} derive from it"
     hint = "Restore the file from a backup, or start over with `penstock reset` (this deletes the data)."
+
+
+class ClusterReplaced(CallerError):
+    code = "PEN-2034"
+    text = "{bootstrap} is cluster {other}, but {name!r} is cluster {kafka_id}"
+    hint = "Correct `bootstrap`. If the cluster was created again on purpose, give it another name."
+
+
+class RightsMissing(DeniedError):
+    code = "PEN-2029"
+    text = "{principal} lacks rights on cluster {name!r}: {rights}"
+    hint = "Grant them as an administrator of that cluster:\n{commands}"
+
+
+class AgentUnidentified(CallerError):
+    code = "PEN-2030"
+    text = "the metrics agent at {address} does not name its broker"
+    hint = "Write it as <broker id>={address}, or let it export kafka.server:type=app-info,id=*."
+
+
+class AgentMismatch(CallerError):
+    code = "PEN-2031"
+    text = "the metrics agent at {address} belongs to broker {actual}, not to {expected}"
+    hint = "Brokers of this cluster: {known}. Correct the address or the id."
+
+
+class AgentTwice(CallerError):
+    code = "PEN-2032"
+    text = "the metrics agents at {first} and {second} both belong to broker {broker}"
+    hint = "Keep one of the two; the other one may be the address of a load balancer."
+
+
+class ClusterTwice(CallerError):
+    code = "PEN-2033"
+    text = "{name!r} and {other!r} are the same Kafka cluster: {kafka_id}"
+    hint = "Remove one of them from `clusters`, or correct its `bootstrap`."

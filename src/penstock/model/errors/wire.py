@@ -91,6 +91,57 @@ class BrokerUntrusted(UpstreamError):
     hint = "Check the certificate authority and the host name; another server may listen at this address."
 
 
+class AuthorityUnknown(BrokerUntrusted):
+    code = "PEN-3018"
+    text = "{address}: the certificate is not signed by a trusted CA: {reason}"
+    hint = "Set `tls.ca` (`--ca`) to the CA that signed the broker's certificate, in PEM."
+
+
+class CertificateExpired(BrokerUntrusted):
+    code = "PEN-3019"
+    text = "{address}: the certificate is not valid today: {reason}"
+    hint = "Renew the broker's certificate. If it is valid, correct the clock of this machine."
+
+
+class HostNameMismatch(BrokerUntrusted):
+    code = "PEN-3024"
+    text = "{address}: the certificate is for another host: {reason}"
+    hint = (
+        "Connect by a name in the certificate, add this name to its subject alternative names, or set "
+        "`tls.server_name`. Brokers' addresses come from their `advertised.listeners`."
+    )
+
+
+class CertificateRefused(DeniedError):
+    code = "PEN-3025"
+    text = "{address}: the broker refuses this client's certificate: {reason}"
+    hint = (
+        "Set `tls.certificate` and `tls.key` to a valid certificate of a CA that is in the broker's "
+        "`ssl.truststore.location`."
+    )
+
+
+class TokenRejected(LoginRefused):
+    code = "PEN-3026"
+    text = "{address}: the broker rejects the token of OAuth client {user!r}: {reason}"
+    hint = (
+        "Compare the token's issuer, audience and scope with the broker's `sasl.oauthbearer.expected.*` "
+        "settings, and check that its JWKS endpoint has the signing key. The broker offers {offered}."
+    )
+
+
+class TokenUnavailable(UnavailableError):
+    code = "PEN-3027"
+    text = "{url}: no token received: {reason}"
+    hint = "Check `login.token_url`, `login.ca`, and that the token endpoint runs."
+
+
+class ClientRefused(DeniedError):
+    code = "PEN-3028"
+    text = "{url}: no token for OAuth client {client!r}: {reason}"
+    hint = "Check `login.client_id`, `login.client_secret` and `login.scope`."
+
+
 class ApiUnsupported(UpstreamError):
     code = "PEN-3015"
     text = "{address}: no common version of {api} (offered {offered}, supported {known})"

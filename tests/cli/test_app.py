@@ -33,6 +33,7 @@ PRINTS_NO_DATA = {
     ("reset",),
     ("profile", "delete"),
     ("profile", "use"),
+    ("control", "cluster-key"),
     ("fleet", "abandon"),
     ("gateway", "drain"),
     ("gateway", "provision"),

@@ -43,11 +43,7 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
     named: Body
     match api:
         case "Produce":
-            rows = [{"Index": 0, "Records": records(int(fields.pop("bytes", "10")))}]
-            named = {"TopicId": topic_id(topic)} if version >= 13 else {"Name": topic}
-            acks = int(fields.pop("acks", "1"))
-            body = {"TransactionalId": None, "Acks": acks, "TimeoutMs": 1}
-            body["TopicData"] = [{**named, "PartitionData": rows}]
+            body = _produce(topic, version, fields)
         case "Fetch":
             named = {"TopicId": topic_id(topic)} if version >= 13 else {"Topic": topic}
             row = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
@@ -99,6 +95,13 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
             body = {}
     lists = {name: value * repeated for name, value in body.items() if isinstance(value, list)}
     return body | lists | _typed(fields)
+
+
+def _produce(topic: str, version: int, fields: Body) -> Body:
+    rows = [{"Index": 0, "Records": records(int(fields.pop("bytes", "10")))}]
+    named: Body = {"TopicId": topic_id(topic)} if version >= 13 else {"Name": topic}
+    body: Body = {"TransactionalId": None, "Acks": int(fields.pop("acks", "1")), "TimeoutMs": 1}
+    return body | {"TopicData": [{**named, "PartitionData": rows}]}
 
 
 def _resources(api: str, topic: str, fields: Body) -> list[Body]:

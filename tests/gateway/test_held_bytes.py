@@ -123,7 +123,7 @@ async def test_a_tenants_half_frames_are_bounded_in_a_gateway(connections: int) 
     gateway.sessions |= {number: session for number, (session, _, _) in enumerate(sessions)}
     other, _, broker = serving_session(gateway)
     other.connection.usage = Usage()
-    half = (1 << 20).to_bytes(4) + heartbeat(1)[4:] + bytes(1000)  # of a frame of a MiB
+    half = (60_000).to_bytes(4) + heartbeat(1)[4:] + bytes(1000)  # of a frame of 60 KB
 
     for session, client, _ in sessions:
         if client.is_reading():

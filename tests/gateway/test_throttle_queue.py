@@ -263,6 +263,8 @@ async def test_a_connection_that_proceeds_may_be_the_first_to_wait_for_another_l
 
 
 class Faulty:
+    request_bytes_max = 1000
+
     @property
     def request(self) -> Program:
         raise RuntimeError("a fault of ours")

@@ -141,7 +141,7 @@ def read_control_settings(
 def check_listener(listen: str, has_tls: bool, *, allow_plaintext: bool) -> None:
     """Raises if operators' tokens would cross a network unencrypted."""
     host = listen.rpartition(":")[0].strip("[]")
-    if not has_tls and not allow_plaintext and not is_loopback(host):
+    if host and not has_tls and not allow_plaintext and not is_loopback(host):
         raise PlaintextRefused(listen=listen)
 
 

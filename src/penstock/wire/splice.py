@@ -67,6 +67,7 @@ COPIED_BYTES_MAX: Final = 512  # a shorter span is cheaper to copy than to wrap 
 # with its size, and one that is handed over may cost anything, so a slice ends after it.
 UNSLICED: Final = 1 << 60
 REWRITE_WORK: Final = 4
+TAKE_WORK: Final = 1 << 16  # more than any slice: what a handler does with a frame ends it
 WORK_SHIFT: Final = 9  # 512 bytes to rewrite are a unit
 
 _size = struct.Struct(">i")
@@ -322,7 +323,7 @@ class Splicer:
                     break
                 self.handler.taken(data[position + SIZE_BYTES : end])
                 start = position = end
-                work -= self.slice_work
+                work -= TAKE_WORK
                 continue
             work -= REWRITE_WORK
             if size > self.limits.whole_bytes_max and decision.streams:
@@ -337,7 +338,7 @@ class Splicer:
                 break
             start = self._whole(decision, data, position, end, out)
             position = end
-            work -= size >> WORK_SHIFT
+            work -= TAKE_WORK if decision.takes else size >> WORK_SHIFT
         if start < position:
             out.append(span(data, start, position))
         if position < here:

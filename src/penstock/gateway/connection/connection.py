@@ -104,8 +104,7 @@ class Connection:
         self.waiter = waiter  # continues this connection when it has waited for a quota, and pauses it
         self.life = Life(address)
         self.closed = False
-        self.now = now
-        self.last_active = now
+        self.now = self.last_active = now
         self.active = True  # since the last sweep
         self.pauses = 0
         self.in_flight: deque[InFlight] = deque()
@@ -528,8 +527,7 @@ class Connection:
         if self.work.overdue(now):
             self.work.stop()
             number, address = ("?", "?") if self.broker is None else (self.broker.id, self.broker.address)
-            late = "it did not respond in time"
-            self.fail(UpstreamUnreachable(broker=number, address=address, reason=late))
+            self.fail(UpstreamUnreachable(broker=number, address=address, reason="no response in time"))
 
     def sweep(self, now: float) -> None:
         """Close what has taken too long. Called once a second."""

@@ -73,7 +73,7 @@ UNMASKED: Final = frozenset(
 RESTRICTED_KINDS: Final = frozenset((Kind.BROKER_ID,))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # rows of a table: two with the same values are still two
 class RequestLimits:
     """What one request may have. Together they bound the time and memory it costs the gateway, and the size
     of the frame that leaves: each element grows by a prefix at most."""

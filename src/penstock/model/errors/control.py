@@ -236,7 +236,7 @@ class AdvertisedUnreachable(ControlError, UnavailableError):
 
 class ControlUntrusted(ControlError, UpstreamError):
     code = "PEN-5044"
-    status = 502
+    status = 503
     text = "the certificate of the control plane at {url} is not trusted: {reason}"
     hint = "Name the CA that signed it with --ca, or the address that the certificate is for."
 

@@ -107,9 +107,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker starts it, the others find it running
         one = Fleet.start(home, THREE_ZONES)
-    _fleets.append(one)
+    _fleets.append(one)  # and kept: its processes outlive this worker
     yield one
-    _fleets.remove(one)
 
 
 @pytest.fixture

@@ -86,6 +86,7 @@ def test_a_name_cannot_leave_its_directory(tmp_path: Path, name: str) -> None:
         abandon(layout, name)
 
 
+@pytest.mark.kafka
 def test_a_name_is_bound_to_one_cluster(fleet: Fleet, tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     asyncio.run(adopt(layout, "east", super_target(fleet)))

@@ -99,16 +99,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     Tests take names from `unique`, look only at these, and leave the nodes as they found them; to kill
     and to stop there is `make_fleet`.
     """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        home = tmp_path_factory.getbasetemp().parent / SHARED_FLEET
+        home.mkdir(exist_ok=True)
+        with (home / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker starts it, the others find it running
+            one = Fleet.start(home, THREE_ZONES)
+        _fleets.append(one)  # and kept: its processes outlive this worker
+        yield one
+    else:
         yield from _living(Fleet.start(tmp_path_factory.mktemp(SHARED_FLEET), THREE_ZONES))
-        return
-    home = tmp_path_factory.getbasetemp().parent / SHARED_FLEET
-    home.mkdir(exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker starts it, the others find it running
-        one = Fleet.start(home, THREE_ZONES)
-    _fleets.append(one)  # and kept: its processes outlive this worker
-    yield one
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import os
 import signal
+import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +106,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         with (home / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker starts it, the others find it running
             one = Fleet.start(home, THREE_ZONES)
-        _fleets.append(one)  # and kept: its processes outlive this worker
+        _fleets.append(one)
         yield one
+        warnings.simplefilter("ignore", ResourceWarning)  # its processes outlive this worker
     else:
         yield from _living(Fleet.start(tmp_path_factory.mktemp(SHARED_FLEET), THREE_ZONES))
 

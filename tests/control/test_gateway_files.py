@@ -235,7 +235,8 @@ async def test_the_gateways_user_may_read_state_and_shares_write_reports_and_not
     user = "_penstock.gateway"
     security = Security(Login(user, key.password(user), Mechanism.SCRAM_SHA_512))
     async with Client(control_fleet.gateway_bootstrap, security) as client:
-        read_or_written = {"_penstock.state", "_penstock.quota", "_penstock.usage", "_penstock.pressure"}
+        names = ("state", "quota", "usage", "pressure", "acks")
+        read_or_written = {f"_penstock.{name}" for name in names}
 
         async def sees_these() -> bool:
             response = await client.call("Metadata", {"Topics": None})

@@ -20,7 +20,7 @@ The first word of a line is one of these:
     client    what the client sends: an API, `v3` for its version, id= and fields, or `bytes` in hexadecimal;
               commas separate what is read at once; `half` sends the first half of it, `rest` the other one;
               `topic=x*250` is a name of 250 letters, `~orders` stands for the masked id of `orders`;
-              `repeated=9` repeats the elements of its list
+              `repeated=9` repeats the elements of its list, also in the broker's ListGroups
     broker    what the broker sends, in the same form; `scram=` is a message of its login
     after     time passes: `after 0.8s`, with a sweep at each full second
     login     the outcome of a login: `accepted`, `rejected`, `silent` (rejected without a response), `again`,
@@ -36,7 +36,7 @@ The first word of a line is one of these:
     expect    all that came out since the last `expect`, in order, separated by commas: a frame to `broker` or
               `client` (or `broker part`, the start of a frame that is not read to its end), `log in`, `call`,
               `deny REASON`, `close`, `abort`; or `nothing`
-    reads     `reads client` or `reads nothing`
+    reads     `reads client` or `reads nothing`; `reads broker` or `reads no broker`
     waits     how long the client will still not be read: `waits 0.8s`
     used      what the tenant has used: ingress=, egress=, requests=, partition_changes=, and request_time=
               in seconds
@@ -166,6 +166,7 @@ class Gateway:
         for player in self.players:
             player.sweep()
         self.services.held.sweep(self.now)
+        self.services.response_memory.sweep(self.now)
         self.later(SWEEP_SECONDS, self._sweep)
 
 
@@ -447,6 +448,10 @@ class Player:
     def hold(self, on: bool) -> None:
         self.made.hold(on)
 
+    def reserved(self) -> None:
+        self.made.large_responses.reserved()
+        self.carry_out()
+
     def give_up(self, held: int, limit: int) -> None:
         self.made.give_up(held, limit)
 
@@ -472,7 +477,10 @@ class Player:
         return self.gateway.piece_bytes is not None and output.text.endswith(PART)
 
     def reads(self, text: str) -> None:
-        assert ("client" if self.made.reads_client else "nothing") == text
+        if text.endswith("broker"):
+            assert ("broker" if self.made.reads_broker else "no broker") == text
+        else:
+            assert ("client" if self.made.reads_client else "nothing") == text
 
     def waits(self, text: str) -> None:
         throttle = self.made.throttle

@@ -160,7 +160,7 @@ def response_body(api: str, version: int, fields: Body) -> Body:
             groups = [
                 {"GroupId": name, "ProtocolType": ""} for name in fields.pop("groups", "").split("+") if name
             ]
-            body = {"ErrorCode": error, "Groups": groups}
+            body = {"ErrorCode": error, "Groups": groups * int(fields.pop("repeated", "1"))}
         case "ConsumerGroupDescribe" | "ShareGroupDescribe":
             body = {"Groups": [_described_group(api, topic, error)]}
         case "FindCoordinator":

@@ -181,7 +181,8 @@ async def test_one_tenants_connections_share_a_slice() -> None:
 
 
 async def test_responses_of_a_broker_that_closed_are_passed_on_first() -> None:
-    session, client, _ = serving_session(quiet_gateway(scheduler=Scheduler()))
+    gateway = quiet_gateway(scheduler=Scheduler())
+    session, client, _ = serving_session(gateway)
     session.data_received(heartbeat(1))
     usage = session.connection.usage
     usage.processor_seconds = usage.slice_ends_at
@@ -189,6 +190,8 @@ async def test_responses_of_a_broker_that_closed_are_passed_on_first() -> None:
     session.from_broker(beat(1))
     assert client.frames() == []
     session.broker_lost(None)
+    assert not client.closed
+    await passes(gateway)
 
     assert len(client.frames()) == 1
     assert client.closed

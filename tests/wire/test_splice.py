@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.model.errors.plans import ResponseRefused
+from penstock.wire.codegen import whole
 from penstock.wire.definitions import load
 from penstock.wire.frames import decode_request, decode_response
 from penstock.wire.names import Names
@@ -20,6 +22,7 @@ from tests.harness.splice_reference import (
     Dropped,
     Inward,
     Outward,
+    Recorder,
     frame,
     random_body,
     random_frame,
@@ -76,6 +79,41 @@ def test_splicing_equals_decoding_renaming_and_encoding(message: str, seed: int)
         # A tagged array stays when all of its elements are omitted; the codec would not write it.
         assert out == expected or (len(out) > len(expected) and decoded(plan, out) == decoded(plan, expected))
         assert recorder.ended == [None]
+
+
+class Slicing(Recorder):
+    """Counts slices."""
+
+    slices = 0
+
+    def sliced(self) -> None:
+        self.slices += 1
+
+
+@pytest.mark.parametrize("message", [message for message in PLANS if message.endswith("Response")])
+def test_slices_equal_the_whole(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "SLICE_ELEMENTS", 0)  # after each element
+    plan = PLANS[message][-1]
+    for seed in range(20):
+        sent = random_frame(Random(seed), plan)
+        at_once, recorder = spliced(program_of(plan), Inward(), [sent], NEVER_STREAM)
+        handler = Slicing(Program(plan, ALL_KINDS))
+        splicer = Responses(handler, Inward(), Limits(whole_bytes_max=2**30 if plan.streams else 0))
+        splicer.slice_work = 1
+        out: list[Any] = []
+        try:
+            splicer.feed(sent[:9], out)
+            splicer.feed(sent[9:] + sent, out)
+            done = 0
+            while done < handler.slices:
+                done = handler.slices
+                splicer.proceed(out)
+        except ResponseRefused:
+            assert recorder.refusals
+            continue
+
+        assert b"".join(map(bytes, out)) == at_once * 2
+        assert len(handler.ended) == (0 if recorder.refusals else 2)
 
 
 @pytest.mark.parametrize("message", PLANS)

@@ -100,7 +100,9 @@ class Bounds:
     unauthenticated_bytes_max: int = 64 * 1024
     unauthenticated_requests_max: int = 10  # of one connection
     frame_bytes_max: int = 100 * 1024 * 1024
-    held_bytes_max: int = 8 * 1024 * 1024
+    held_bytes_max: int = 1024 * 1024  # of a request that is read whole: any but Produce
+    response_bytes_max: int = 256 * 1024 * 1024  # of a response that is rewritten in memory: any but Fetch
+    responses_held_bytes_max: int = 256 * 1024 * 1024  # of all responses above 1 MiB
     # Frames that are unfinished or wait: of one tenant, of all, and of connections before login.
     tenant_held_bytes_max: int = 32 * 1024 * 1024
     process_held_bytes_max: int = 256 * 1024 * 1024

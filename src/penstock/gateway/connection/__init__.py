@@ -10,6 +10,7 @@ Modules:
   error_responses   error responses for any API
   fast_path         passes repeated Produce requests and plain fetches without parsing
   in_flight         a request that waits for its response
+  large_responses   memory for large responses
   local_requests    requests the gateway handles itself: login, ApiVersions, refusals, rebuilding
   local_work        runs such a request step by step, if it takes time
   login             SASL/PLAIN authentication with an API key
@@ -21,6 +22,7 @@ Modules:
   share_session     the share session of a connection
   stages            the stages that every frame passes, in order
   states            the states of a connection, and why its client is not read
+  time_limits       closes connections that take too long
   throttle          charges a connection's use to its tenant's quota, and queues what exceeds it
 """
 

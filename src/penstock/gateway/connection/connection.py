@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.gateway.connection.effects import Close, Deny, LogIn, Wake
 from penstock.gateway.connection.fast_path import FastPath
 from penstock.gateway.connection.in_flight import InFlight, local_response
+from penstock.gateway.connection.large_responses import FRAME_BYTES_MAX, LargeResponses
 from penstock.gateway.connection.local_requests import LocalRequests
 from penstock.gateway.connection.local_work import LocalWork
 from penstock.gateway.connection.login import login_error, login_response
@@ -39,6 +40,7 @@ from penstock.gateway.connection.states import (
     IN_FLIGHT,
     LOCAL_WORK,
     MUTED,
+    RESPONSE_MEMORY,
     SLICED,
     THROTTLED,
     Event,
@@ -47,6 +49,7 @@ from penstock.gateway.connection.states import (
     advance,
 )  # fmt: skip
 from penstock.gateway.connection.throttle import Throttle
+from penstock.gateway.connection.time_limits import close_overdue
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.tenancy.tenant_names import Inward, LearningInward, Outward
 from penstock.model.errors import PenstockError
@@ -69,7 +72,6 @@ if TYPE_CHECKING:
     from penstock.wire.frames import Request
     from penstock.wire.splice import Buffer
 
-CLOSING_SECONDS: Final = 5.0  # for a client to read what was written before the connection is aborted
 RENEWED_AFTER: Final = 0.8  # of a login's lifetime: a request may be in flight when it ends
 NEVER: Final = float("inf")
 SLICE_WORK: Final = 64  # of one call, in units of `wire.splice`: a quarter of a millisecond
@@ -80,10 +82,10 @@ class Connection:
 
     __slots__ = (
         "_resumable", "active", "broker", "closed", "context", "early_requests", "effects", "fast_path",
-        "held", "in_flight", "in_flight_max", "inward", "last_active", "learning_inward", "life", "limits",
-        "local_requests", "now", "number", "outward", "pauses", "renew_at", "requests", "responded_at",
-        "responses", "routes", "sample", "services", "throttle", "to_broker", "to_client", "unknown_ids",
-        "usage", "waiter", "work",
+        "held", "in_flight", "in_flight_max", "inward", "large_responses", "last_active", "learning_inward",
+        "life", "limits", "local_requests", "now", "number", "outward", "pauses", "renew_at", "requests",
+        "responded_at", "responses", "routes", "sample", "services", "throttle", "to_broker", "to_client",
+        "unknown_ids", "usage", "waiter", "work",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +127,7 @@ class Connection:
         self.unknown_ids: UnknownIds | None = None
         self.renew_at = NEVER  # when to log in to the broker again
         self.held = 0  # bytes of frames that are unfinished or wait
+        self.large_responses = LargeResponses(self)
         self.early_requests = 0  # before login
         self._resumable = False  # something that prevented reading a frame is over
 
@@ -290,7 +293,9 @@ class Connection:
 
     @property
     def reads_broker(self) -> bool:
-        return not self.pauses & (CLIENT_FULL | BROKER_SLICE | HELD)
+        if self.pauses & (CLIENT_FULL | BROKER_SLICE | RESPONSE_MEMORY):
+            return False
+        return not self.pauses & HELD or self.large_responses.bytes > 0  # these are reserved
 
     def pause(self, reason: int) -> None:
         self.pauses |= reason
@@ -318,7 +323,9 @@ class Connection:
             self.local_requests.look_up_topic_ids()
 
     def _count_held(self) -> None:
-        held = self.requests.held_bytes + (0 if self.throttle is None else self.responses.held_bytes)
+        held = self.requests.held_bytes
+        if self.throttle is not None:
+            held += max(0, self.responses.held_bytes - self.large_responses.bytes)
         if held != self.held:
             self.held = held
             self.services.held.count(self.waiter, self.usage if self.throttle else None, held, self.now)
@@ -336,6 +343,7 @@ class Connection:
     def client_full(self, full: bool, now: float) -> None:
         """The client does not read its responses, or reads them again."""
         self._toggle(CLIENT_FULL, full, now)
+        self.large_responses.tick()
 
     def broker_full(self, full: bool, now: float) -> None:
         """The broker does not keep up, or does again."""
@@ -453,7 +461,8 @@ class Connection:
         outward.fetch_bytes_max = self.throttle.fetch_bytes_max
         fast_path = self.fast_path = FastPath(self, outward, self.throttle, self.services.acks)
         stages = ResponseStages(self)
-        self.responses = Responses(stages, self.inward, self.limits)
+        limits = Limits(FRAME_BYTES_MAX, self.services.bounds.response_bytes_max)
+        self.responses = Responses(stages, self.inward, limits)
         self.responses.slice_work = SLICE_WORK
         self.responses.fast_path, self.responses.learn = fast_path.pass_response, stages.learn
         self.requests.names = self.services.names(outward)
@@ -518,6 +527,7 @@ class Connection:
     def tick(self, now: float) -> None:
         """End what has lasted its time: being muted, and work of the gateway."""
         self.now = now
+        self.large_responses.tick()
         if self.closed:
             return
         if self.throttle is not None and self.throttle.muted_until and now >= self.throttle.muted_until:
@@ -532,20 +542,7 @@ class Connection:
     def sweep(self, now: float) -> None:
         """Close what has taken too long. Called once a second."""
         self.tick(now)
-        state, bounds = self.life.state, self.services.bounds
-        if state in (State.NEW, State.HANDSHAKE, State.LINKING):
-            if now - self.last_active > bounds.handshake_seconds:
-                self.deny(Denial.HANDSHAKE_SLOW)
-                self.abort("the login timed out")
-        elif self.active or (self.in_flight and state is not State.CLOSED):
-            self.active = False
-            self.last_active = now
-        elif state is State.CLOSED:
-            if now - self.last_active > CLOSING_SECONDS:
-                self.abort("the client did not read what was written")
-        elif now - self.last_active > bounds.idle_seconds:
-            self.deny(Denial.IDLE)
-            self.abort("idle")
+        close_overdue(self, now)
 
     # Exceptions
 
@@ -586,6 +583,7 @@ class Connection:
         self._close("")
         if self.held:
             self.services.held.count(self.waiter, None if self.throttle is None else self.usage, 0, now)
+        self.large_responses.release()
         if self.throttle is not None:
             self.throttle.closed(now)
         if self.sample is not None:

@@ -41,7 +41,8 @@ class Route:
 
     __slots__ = (
         "api", "by_id", "counts_service_time", "deletes_topics", "has_topic_ids", "lists_brokers", "produces",
-        "request", "request_bytes_max", "response", "skips_rewrite", "version",
+        "request", "request_bytes_max", "response", "skips_rewrite", "streams_response",
+        "version",
     )  # fmt: skip
 
     def __init__(self, api_key: int, api: str, version: int, *, restricted: bool) -> None:
@@ -59,6 +60,7 @@ class Route:
         self.request_bytes_max = limits.bytes_max
         self.request = taking(api_key, version, limits.elements_max)
         self.response: Program | Action = TAKE
+        self.streams_response = False
         if how is Treatment.SPLICED:
             outward = renamed_kinds(api, Direction.REQUEST)
             self.request = program(
@@ -76,6 +78,7 @@ class Route:
             if self.has_topic_ids:
                 inward |= {Kind.ERROR}
             self.response = program(api_key, version, Direction.RESPONSE, inward, observed=api in _OBSERVED)
+            self.streams_response = self.response.streams
 
 
 Routes = dict[tuple[int, int], Route]

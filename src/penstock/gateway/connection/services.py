@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.balance.replica_placement import spread
 from penstock.gateway.connection.request_sampling import RequestSampling
 from penstock.gateway.limits.ack_ranges import Acks
-from penstock.gateway.limits.held_bytes import HeldBytes, Holder
+from penstock.gateway.limits.held_bytes import HeldBytes
+from penstock.gateway.limits.response_memory import Reserver, ResponseMemory
 from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.tenant_quota import Quotas
 from penstock.gateway.limits.throttle_queue import Waiter
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.wire.names import Names
 
 
-class Owner(Waiter, Holder, Protocol):
+class Owner(Waiter, Reserver, Protocol):
     """The process's side of a connection."""
 
 
@@ -59,6 +60,7 @@ class Services:
     platform: PlatformClient | None = None  # set when the gateway starts
     names: Callable[[Outward], Names] = renamed  # of requests; tests switch renaming off
     held: HeldBytes = field(init=False)
+    response_memory: ResponseMemory = field(init=False)
 
     def __post_init__(self) -> None:
         bounds = self.bounds
@@ -68,3 +70,4 @@ class Services:
             bounds.unauthenticated_held_bytes_max,
             bounds.held_seconds,
         )
+        self.response_memory = ResponseMemory(bounds.responses_held_bytes_max, bounds.held_seconds)

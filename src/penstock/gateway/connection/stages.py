@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.gateway.connection.in_flight import InFlight
+from penstock.gateway.connection.large_responses import LARGE_BYTES_MIN
 from penstock.gateway.connection.routes import API_VERSIONS, BEFORE_LOGIN
 from penstock.gateway.connection.states import BROKER_SLICE, CLIENT_SLICE, NO_NEW_FRAMES
 from penstock.gateway.limits.admission import Denial
@@ -143,6 +144,8 @@ class ResponseStages:
         assert route is not None, "local responses have been flushed"
         self.size = size + 4
         connection.responded(entry, self.size)
+        if size > LARGE_BYTES_MIN and not connection.large_responses.reserve(entry, size):
+            return HOLD
         if entry.then is not None or route.deletes_topics:
             return TAKE
         choose_names(self.connection, route)
@@ -154,6 +157,8 @@ class ResponseStages:
         assert route is not None
         entry = connection.in_flight.popleft()
         connection.usage.bytes_out += self.size
+        if self.size > LARGE_BYTES_MIN:
+            connection.large_responses.written()
         error: int | None = None
         if seen is not None:
             self._observed(route, entry.observed_in_request(), seen)
@@ -175,6 +180,8 @@ class ResponseStages:
         """A response to a request that the gateway built, or to DeleteTopics."""
         connection = self.connection
         entry = connection.in_flight.popleft()
+        if self.size > LARGE_BYTES_MIN:
+            connection.large_responses.written()
         seen: Observations = []
         response = self._deleted(frame, seen) if entry.then is None else entry.then(frame)
         if response is not None:

@@ -50,6 +50,7 @@ CLOSED: Final = 128  # what was read with the frame that closed it is not served
 CLIENT_SLICE: Final = 256
 BROKER_SLICE: Final = 512
 HELD: Final = 1024  # the tenant's connections hold too many bytes; what was read is served
+RESPONSE_MEMORY: Final = 2048  # a large response waits for memory, and neither side is read
 SLICED: Final = CLIENT_SLICE | BROKER_SLICE
 # The next frame stays unread.
 NO_NEW_FRAMES: Final = LOCAL_WORK | DRAINING | IN_FLIGHT | CLIENT_FULL | THROTTLED | MUTED | CLOSED

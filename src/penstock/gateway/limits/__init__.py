@@ -13,6 +13,7 @@ Modules:
   pressure_reports  observes brokers under pressure, and reports it to a topic
   quota_shares      reports usage, and follows the quota shares assigned to this gateway
   ready_queue       fair shares of the event loop's time among tenants
+  response_memory   memory for large responses of all connections
   share_sessions    how many share sessions a tenant holds on a broker
   shared_counters   counters in memory that all workers share
   tenant_quota      charges a tenant's quota, and writes throttle times into responses

@@ -28,7 +28,8 @@ class Usage:
         "attempts", "bytes_in", "bytes_in_check_at", "bytes_out", "calibration", "connections",
         "exhausted", "granted", "held_bytes", "held_pauses", "partition_changes",
         "pressure_throttled_seconds", "processor_check_at", "processor_seconds", "refused", "requests",
-        "requests_check_at", "service_seconds", "slice_ends_at", "slices_queued", "throttled_seconds",
+        "requests_check_at", "response_waits", "service_seconds", "slice_ends_at", "slices_queued",
+        "throttled_seconds",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Usage:
         self.exhausted = 0  # bits of exhausted limits
         self.held_bytes = 0  # now, of frames that are unfinished or wait
         self.held_pauses = 0  # how often they exceeded their budget
+        self.response_waits = 0  # how often a large response waited for memory
         # Time of the event loop, and at which value of it the current slice is used up (`ready_queue`).
         self.processor_seconds = 0.0
         self.slice_ends_at = SLICE_SECONDS

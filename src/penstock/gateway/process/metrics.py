@@ -57,6 +57,11 @@ _BY_TENANT: Final[tuple[tuple[str, str, Callable[[Usage], float]], ...]] = (
         lambda usage: usage.held_pauses,
     ),
     (
+        "response_waits",
+        "How often a large response waited for memory.",
+        lambda usage: usage.response_waits,
+    ),
+    (
         "service_seconds",
         "Time brokers took, without long polls and acks=all waits.",
         lambda usage: usage.service_seconds,

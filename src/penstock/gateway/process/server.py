@@ -471,6 +471,7 @@ class Gateway:
         for session in list(self.sessions.values()):
             session.sweep(now)
         self.services.held.sweep(now)
+        self.services.response_memory.sweep(now)
 
     def _publish_reports(self, *, last: bool = False) -> None:
         acks, source = self.services.acks, self.report_source

@@ -43,8 +43,8 @@ class Session:
     """A client's asyncio protocol, without the base class, which mypyc cannot compile."""
 
     __slots__ = (
-        "_now", "_reads_broker", "_reads_client", "_ready", "_tasks", "broker_transport", "claimed_key",
-        "connection", "server", "sni_tenant", "transport", "upstream",
+        "_broker_lost", "_now", "_reads_broker", "_reads_client", "_ready", "_tasks", "broker_transport",
+        "claimed_key", "connection", "server", "sni_tenant", "transport", "upstream",
     )  # fmt: skip
 
     def __init__(self, server: Gateway, number: int, address: str, broker: Broker | None) -> None:
@@ -60,6 +60,7 @@ class Session:
         self.broker_transport: asyncio.Transport | None = None  # the upstream's
         self._reads_client = True
         self._reads_broker = True
+        self._broker_lost = False  # while what it sent waits for a slice
         self._ready = False  # in the ready queue
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -113,10 +114,8 @@ class Session:
 
     def broker_lost(self, failure: Exception | None) -> None:
         del failure
-        while self.connection.pauses & BROKER_SLICE and not self.connection.closed:
-            self.next_slice()
-        if not self.connection.closed:
-            self.close("the broker closed its connection")
+        self._broker_lost = True
+        self._close_if_broker_lost()
         assert self.upstream is not None
         self.server.upstream_closed(self.upstream)
 
@@ -131,6 +130,13 @@ class Session:
         except Exception as failure:  # noqa: BLE001 - the scheduler keeps serving others
             self.internal_error(failure)
         self._carry_out_since(now)
+        if self._broker_lost:
+            self._close_if_broker_lost()
+
+    def _close_if_broker_lost(self) -> None:
+        """Close as soon as what the broker sent is with the client."""
+        if not self.connection.closed and not self.connection.pauses & BROKER_SLICE:
+            self.close("the broker closed its connection")
 
     def proceed(self, queue: ThrottleQueue) -> None:
         """Continue after waiting in a queue. A failure ends this connection alone."""
@@ -157,6 +163,10 @@ class Session:
 
     def hold(self, on: bool) -> None:
         self.connection.hold(on)
+        self._choose_sides()
+
+    def reserved(self) -> None:
+        self.connection.large_responses.reserved()
         self._choose_sides()
 
     def give_up(self, held: int, limit: int) -> None:

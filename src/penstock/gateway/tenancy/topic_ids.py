@@ -14,7 +14,7 @@ import os
 from collections import OrderedDict
 from typing import Final
 
-TOPICS_REMEMBERED_MAX: Final = 100_000  # per tenant
+TOPICS_REMEMBERED_MAX: Final = 250_000  # per tenant
 MISSES_MAX: Final = 100  # ids looked up at once; more are added when the client retries
 
 ID_BYTES: Final = 16

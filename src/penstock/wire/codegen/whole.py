@@ -26,10 +26,11 @@ from penstock.wire.field_rules import Kind
 from penstock.wire.plans import Direction, Op, OpCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from penstock.wire.plans import Plan
 
+SLICE_ELEMENTS: Final = 250  # about a quarter of a millisecond
 # If one of these has no counterpart on the other side, its element still cannot be omitted.
 _NEVER_OMITTED: Final = frozenset(
     (
@@ -52,9 +53,12 @@ _FIXED_OR_NONE: Final = frozenset((Kind.TOPIC_ID, Kind.REPLICA_ID, Kind.FOLLOWER
 class WholeWriter(WalkWriter):
     """Writes the splicer of whole frames; `stream.StreamWriter` overrides how bytes are obtained."""
 
+    function = "whole"
+    count_piece = "-1"  # the local of where the current array's count is in `o`
+
     def write(self) -> None:
-        """The function `whole`."""
-        self.lines = ["def whole(b, p, end, o, names, seen):"]
+        """The function `whole`, or `sliced`."""
+        self.lines = [f"def {self.function}(b, p, end, o, names, seen):"]
         self.emit("s = p; k0 = len(o)")
         self.limit_elements()
         self.bind_methods()
@@ -287,6 +291,7 @@ class WholeWriter(WalkWriter):
             self.flush()
             self.emit(f"{a} = p - s; {k} = len(o); {omitted} = 0")
         count = self.array_count(op, 1)
+        self.count_piece = k if omits else "-1"
         self.before_loop(block, count)
         if omits:
             self.emit(f"{c} = p - s")
@@ -398,6 +403,41 @@ class WholeWriter(WalkWriter):
         self.inside(tag, "")
         self.emit(f"if p != {q}: tag_size({tag.op.path!r})")
         self.emit(f"if len(o) > {k}: resized(o, {k}, {a}, {c}, p - s)")
+
+
+class SlicedWriter(WholeWriter):
+    """Writes the same as a generator, which pauses between elements of the outermost arrays.
+
+    It yields the index in `o` of the piece that the array's count is in, −1 if the count does not change.
+    Those after it may be joined meanwhile.
+    """
+
+    function = "sliced"
+    nested = 0  # in elements, options and tagged fields
+
+    def bind_methods(self) -> None:
+        super().bind_methods()
+        self.emit(f"turn = {SLICE_ELEMENTS}")
+        self.emit("if turn < 0: yield")  # without an array, it is a generator as well
+
+    def element(self, block: Block, omits: bool, omitted: str) -> None:
+        self.emit("turn -= 1")
+        if not self.nested:
+            self.emit(f"if turn < 0: turn = {SLICE_ELEMENTS}; yield {self.count_piece}")
+        super().element(block, omits, omitted)
+
+    def inside(self, block: Block, omission_flag: str) -> None:
+        self.nested += 1
+        super().inside(block, omission_flag)
+        self.nested -= 1
+
+
+def sliced_splicer(plan: Plan, kinds: frozenset[Kind]) -> Callable[..., Generator[int, None, int]]:
+    writer = SlicedWriter(plan, kinds, observed=False)
+    writer.write()
+    title = f"slice {plan.message} v{plan.version}"
+    splicer: Callable[..., Generator[int, None, int]] = writer.compiled(writer.function, title)
+    return splicer
 
 
 def whole_splicer(

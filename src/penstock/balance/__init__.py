@@ -13,8 +13,11 @@ Modules:
   cell_load             how full a cell is, and which part of that each tenant causes
   cell_relief           when a full cell is relieved, and at which pace
   cells                 forming cells, placing a new tenant, choosing who leaves a full cell
+  goals                 what a balanced cluster is: resources, targets, and what each goal accepts
+  model                 a cluster as arrays: replicas, what they cost, what each broker carries
   move_execution        moves a tenant's partitions to another cell of a running cluster
   move_plan             which partitions move where, in which batches, and the next step of a move
+  planner               which replicas and leaders move for a goal, and why others stay
   replica_placement     replica assignments for new partitions, in distinct zones
   replication_throttle  Kafka's replication throttles (KIP-73) for the duration of a move
 """

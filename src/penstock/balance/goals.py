@@ -34,7 +34,8 @@ class Goal:
     name: str
     resource: Resource
     trigger: float = 1.20  # of the fair share: above, the goal is violated
-    target: float = 1.08  # a plan brings brokers down to this
+    target: float = 1.06  # a plan brings brokers down to this
+    accepted: float = 1.095  # and lets no other goal's action exceed this
     floor: float = 0.0  # of this resource: below, nothing is violated
     triggering: bool = False  # whether a violation starts a round by itself
     needs_metrics: bool = True  # otherwise the Admin API is enough
@@ -56,6 +57,7 @@ class Bounds:
     """What each broker may carry, [broker, resource]: the targets of soft goals, and hard capacity."""
 
     target: Floats
+    accepted: Floats
     trigger: Floats
     hard: Floats
 
@@ -66,8 +68,7 @@ class Bounds:
 def bounds_of(model: ClusterModel, goals: Sequence[Goal]) -> Bounds:
     """Bounds for the brokers that stay; one that leaves, or takes no replica, may keep but not gain."""
     brokers, totals = model.brokers, model.totals + model.brokers.base
-    target = np.full_like(totals, np.inf)
-    trigger = np.full_like(totals, np.inf)
+    target, accepted, trigger = (np.full_like(totals, np.inf) for _ in range(3))
     for cell in np.unique(brokers.cells):
         members = (brokers.cells == cell) & brokers.lasting
         if not members.any():
@@ -77,13 +78,13 @@ def bounds_of(model: ClusterModel, goals: Sequence[Goal]) -> Bounds:
             capacity = brokers.capacity[members, goal.resource]
             weight = np.ones(len(capacity)) if np.isinf(capacity).any() else capacity / capacity.mean()
             fair = held[goal.resource] / len(capacity) * weight
-            target[members, goal.resource] = np.maximum(fair * goal.target, goal.floor)
-            trigger[members, goal.resource] = np.maximum(fair * goal.trigger, goal.floor)
+            for bound, share in ((target, goal.target), (accepted, goal.accepted), (trigger, goal.trigger)):
+                bound[members, goal.resource] = np.maximum(fair * share, goal.floor)
     hard = np.full_like(totals, np.inf)
     hard[:, Resource.DISK] = brokers.capacity[:, Resource.DISK] * DISK_FULL
     hard[:, Resource.REPLICAS] = REPLICAS_MAX
     base = brokers.base
-    return Bounds(target - base, trigger - base, hard - base)
+    return Bounds(target - base, accepted - base, trigger - base, hard - base)
 
 
 def excess(totals: Floats, bounds: Bounds, resource: Resource) -> float:

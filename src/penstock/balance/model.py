@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
 
-NOBODY: Final = -1  # in `replicas`: no replica at this position; in `leaders`: no leader
+ABSENT: Final = -1  # in `replicas`: no replica at this position; in `leaders`: no leader
 ANYWHERE: Final = -1  # in `cells`: a partition of no cell, such as one of an internal topic
 
 
@@ -81,8 +81,8 @@ class ClusterModel:
     topics: Ints  # by partition
     tenants: Ints
     cells: Ints
-    replicas: Ints  # [partition, position]: a broker's number, or NOBODY; preferred leader first
-    leaders: Ints  # position of the leader in `replicas`, or NOBODY
+    replicas: Ints  # [partition, position]: a broker's number, or ABSENT; preferred leader first
+    leaders: Ints  # position of the leader in `replicas`, or ABSENT
     in_sync: Bools  # [partition, position]
     pinned: Bools  # partitions that no plan touches
     totals: Floats = field(init=False)  # [broker, resource], without `base`
@@ -123,7 +123,7 @@ def broker_totals(model: ClusterModel) -> Floats:
     totals = np.zeros((count, RESOURCES))
     for position in range(model.factor_max):
         holders = model.replicas[:, position]
-        present = holders != NOBODY
+        present = holders != ABSENT
         leads = model.leaders == position
         for resource in Resource:
             cost = np.where(leads, model.costs.leader[:, resource], model.costs.follower[:, resource])

@@ -1,10 +1,11 @@
-"""Plans which replicas and leaders move, and says why. Pure: the caller brings the model and the clock.
+"""Plans which replicas and leaders move, with reasons. Pure: the caller brings the model and the clock.
 
 Goals run once each, the most important first. For each broker above a goal's target the planner tries, in
 this order, to hand leadership to an in-sync replica elsewhere (no bytes), to move replicas, and to swap them.
-A step must help its own goal and be accepted by every goal before it; among several destinations, one that
-all goals accept is preferred. A partition takes part in at most one action, so a plan is a difference, not a
-history, and whatever was not touched yet is where the model says.
+A step must help its own goal and be accepted by every other one: it may bring no broker above what that goal
+accepts, which is a little more than its target, so that goals leave each other room. A partition takes part
+in at most one action: a plan is a difference, not a history, and what it has not touched yet is where the
+model has it.
 
 Replicas that carry much for few bytes move first. One that carries no more than the excess is preferred: the
 plan should not move more than is needed.
@@ -13,14 +14,14 @@ plan should not move more than is needed.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from penstock.balance.goals import GOALS, Bounds, Goal, bounds_of
-from penstock.balance.model import ANYWHERE, NOBODY, Resource
+from penstock.balance.model import ABSENT, ANYWHERE, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 SLACK: Final = 1e-9  # of a bound, for rounding
 SWAP_OUT, SWAP_IN, SWAP_BROKERS = 32, 64, 4  # candidates tried for swaps
 CLOCK_EVERY: Final = 64  # candidates
+REFUSED_MAX: Final = 200  # in a row: then a broker keeps what it has
 LEADER_ONLY: Final = frozenset((Resource.EGRESS, Resource.LOAD, Resource.LEADER_INGRESS, Resource.LEADERS))
 
 
@@ -115,8 +117,8 @@ def plan(
     if request.purpose is Purpose.FILL:
         planner.fill()
     elif request.purpose is not Purpose.EMPTY:
-        for order, goal in enumerate(run):
-            planner.improve(order, goal)
+        for goal in run:
+            planner.improve(goal)
     return Plan(
         tuple(planner.actions),
         tuple(goal.name for goal in run),
@@ -164,7 +166,8 @@ class _Planner:
                 self.place[members] = np.arange(len(members))
         self.place_anywhere = np.full(len(brokers), -1)
         self.place_anywhere[self.receivers[ANYWHERE]] = np.arange(len(self.receivers[ANYWHERE]))
-        self.strict = np.minimum(bounds.target, bounds.hard) * (1 + SLACK)
+        self.accepted = np.minimum(bounds.accepted, bounds.hard) * (1 + SLACK)
+        self.may_lead = brokers.leads & brokers.alive & ~brokers.leaving
 
     # Phases
 
@@ -188,23 +191,20 @@ class _Planner:
             for index in flat[self.model.is_leader(flat)]:
                 if self._over():
                     return
-                self._hand_over(int(index), "leads-nothing", Resource.LEADERS, self.bounds.hard)
+                self._hand_over(
+                    int(index), "leads-nothing", Resource.LEADERS, (self.bounds.hard,), improving=False
+                )
 
-    def improve(self, order: int, goal: Goal) -> None:
-        """Brings brokers above the goal's target down to it."""
-        resource, target = goal.resource, self.bounds.target[:, goal.resource]
-        loose = self.bounds.hard * (1 + SLACK)
-        for earlier in self.goals[: order + 1]:
-            column = earlier.resource
-            loose[:, column] = self.strict[:, column]
-        over = self.totals[:, resource] - target
+    def improve(self, goal: Goal) -> None:
+        """Brings brokers above the goal's target down to it, the fullest first."""
+        over = self.totals[:, goal.resource] - self.bounds.target[:, goal.resource]
         if self.request.purpose is Purpose.RELIEVE:
             over[np.arange(len(over)) != self.request.broker] = 0.0
         over[~self._concerned()] = 0.0
         for broker in np.argsort(-over, kind="stable"):
             if over[broker] <= 0 or self._over():
                 break
-            self._relieve(int(broker), goal, resource, loose)
+            self._relieve(int(broker), goal, goal.resource)
 
     def fill(self) -> None:
         """Moves load to joining brokers until each carries its share, the densest first."""
@@ -216,87 +216,98 @@ class _Planner:
         givers = np.flatnonzero(brokers.lasting & ~brokers.joining & self._concerned())
         flat = np.concatenate([self._movable(int(one)) for one in givers] or [np.empty(0, np.int32)])
         cost = model.cost_of(flat)
-        wanted = np.argsort(-density(cost, resource), kind="stable")
-        holders = model.replicas.ravel()
-        for index, loads in zip(flat[wanted], cost[wanted], strict=True):
+        order = np.argsort(-density(cost, resource), kind="stable")
+        holders, refused = model.replicas.ravel(), Counter[str]()
+        limits = self.accepted.copy()
+        limits[:, resource] = np.minimum(limits[:, resource], fair)
+        for index, loads in zip(flat[order], cost[order], strict=True):
             if self._over():
                 return
             source = int(holders[index])
             if loads[resource] <= 0 or self.totals[source, resource] - loads[resource] < fair[source]:
                 continue
             if self.free[index // model.factor_max]:
-                self._move(int(index), loads, goal.name, resource, fair_limits(self.strict, fair, resource))
+                self._move(int(index), loads, goal.name, resource, (limits,), refused)
 
-    def _relieve(self, broker: int, goal: Goal, resource: Resource, loose: Floats) -> None:
+    def _relieve(self, broker: int, goal: Goal, resource: Resource) -> None:
         target = self.bounds.target[broker, resource]
         refused: Counter[str] = Counter()
         flat = self._movable(broker)
         if resource in LEADER_ONLY:
             led = flat[self.model.is_leader(flat)]
             partitions = led // self.model.factor_max
-            gain = (self.model.costs.leader[partitions] - self.model.costs.follower[partitions])[:, resource]
+            gains = self.model.costs.leader[partitions] - self.model.costs.follower[partitions]
+            # Where only the number counts, those first that other goals hardly notice.
+            gain = -gains[:, Resource.EGRESS] if resource is Resource.LEADERS else gains[:, resource]
+            refused_in_a_row = 0
             for index in led[np.argsort(-gain, kind="stable")]:
                 if self.totals[broker, resource] <= target or self._over():
                     break
-                if not self._hand_over(int(index), goal.name, resource, self.strict):
-                    self._hand_over(int(index), goal.name, resource, loose)
+                handed = self._hand_over(int(index), goal.name, resource, (self.accepted,))
+                refused_in_a_row = 0 if handed else refused_in_a_row + 1
+                if refused_in_a_row >= REFUSED_MAX:
+                    break
         flat = flat[self.free[flat // self.model.factor_max]]
         cost = self.model.cost_of(flat)
-        wanted = np.argsort(-density(cost, resource), kind="stable")
-        late: list[int] = []
-        for row in wanted:
-            left = self.totals[broker, resource] - target
-            value = cost[row, resource]
-            if left <= 0 or value <= 0 or self._over():
+        order = np.argsort(-density(cost, resource), kind="stable")
+        too_large = []  # those that carry more than the excess come last, the lightest first
+        refused_in_a_row = 0
+        for row in order:
+            left, value = self.totals[broker, resource] - target, cost[row, resource]
+            if left <= 0 or value <= 0 or refused_in_a_row >= REFUSED_MAX or self._over():
                 break
             if value > left:
-                late.append(int(row))
-            elif not self._move(int(flat[row]), cost[row], goal.name, resource, self.strict):
-                reason = self._move(int(flat[row]), cost[row], goal.name, resource, loose, explain=refused)
-                del reason
-        for row in sorted(late, key=lambda row: float(cost[row, resource])):
+                too_large.append(int(row))
+                continue
+            moved = self._move(int(flat[row]), cost[row], goal.name, resource, (self.accepted,), refused)
+            refused_in_a_row = 0 if moved else refused_in_a_row + 1
+        for row in sorted(too_large, key=lambda row: float(cost[row, resource]))[:REFUSED_MAX]:
             if self.totals[broker, resource] <= target or self._over():
                 break
-            if not self._move(int(flat[row]), cost[row], goal.name, resource, self.strict):
-                self._move(int(flat[row]), cost[row], goal.name, resource, loose, explain=refused)
+            self._move(int(flat[row]), cost[row], goal.name, resource, (self.accepted,), refused)
         if self.totals[broker, resource] > target and not self.ended:
-            self._swap(broker, goal, resource, loose)
+            self._swap(broker, goal, resource)
         if self.totals[broker, resource] > target * (1 + SLACK):
             carried = float(self.totals[broker, resource])
             self.remainders.append(Remainder(broker, goal.name, carried, float(target), dict(refused)))
 
     # Steps
 
-    def _hand_over(self, index: int, goal: str, resource: Resource, limits: Floats) -> bool:
-        """Gives leadership to the least loaded in-sync replica that the limits allow."""
-        model, factor = self.model, self.model.factor_max
-        partition, position = divmod(index, factor)
+    def _hand_over(
+        self, index: int, goal: str, resource: Resource, limits: tuple[Floats, ...], *, improving: bool = True
+    ) -> bool:
+        """Gives leadership to the least loaded in-sync replica that the first of these limits allow."""
+        model = self.model
+        partition, position = divmod(index, model.factor_max)
         source = int(model.replicas[partition, position])
         if not self.free[partition]:
             return False
         gain = model.costs.leader[partition] - model.costs.follower[partition]
-        best, lowest = NOBODY, np.inf
-        for other in range(factor):
-            broker = int(model.replicas[partition, other])
-            if other == position or broker == NOBODY or not model.in_sync[partition, other]:
-                continue
-            if not (model.brokers.leads[broker] and model.brokers.alive[broker]):
-                continue
-            after = self.totals[broker] + gain
-            fits = bool(((after <= limits[broker]) | (gain <= 0)).all())
-            if fits and self.totals[broker, resource] < lowest:
-                best, lowest = other, float(self.totals[broker, resource])
-        if best == NOBODY or lowest + gain[resource] >= self.totals[source, resource]:
+        followers = [
+            int(broker)
+            for broker, in_sync in zip(model.replicas[partition], model.in_sync[partition], strict=True)
+            if broker not in (ABSENT, source) and in_sync and self.may_lead[broker]
+        ]
+        for limit in limits:
+            fitting = [
+                broker
+                for broker in followers
+                if ((self.totals[broker] + gain <= limit[broker]) | (gain <= 0)).all()
+            ]
+            if fitting:
+                break
+        else:
+            return False
+        leader = min(fitting, key=lambda broker: float(self.totals[broker, resource]))
+        if improving and self.totals[leader, resource] + gain[resource] >= self.totals[source, resource]:
             return False
         before = self._brokers(partition)
-        leader = int(model.replicas[partition, best])
-        after_brokers = (leader, *(broker for broker in before if broker != leader))
         carried = float(self.totals[source, resource])
-        self.totals[source] -= gain
-        self.totals[leader] += gain
+        self._carry(source, leader, gain)
         self._act(
             Action(
-                ActionKind.LEADERSHIP, goal, partition, source, leader, before, after_brokers, 0.0,
+                ActionKind.LEADERSHIP, goal, partition, source, leader, before,
+                (leader, *(broker for broker in before if broker != leader)), 0.0,
                 carried, float(self.totals[source, resource]),
             )
         )  # fmt: skip
@@ -308,14 +319,14 @@ class _Planner:
         cost: Floats,
         goal: str,
         resource: Resource,
-        limits: Floats,
-        *,
-        explain: Counter[str] | None = None,
+        limits: tuple[Floats, ...],
+        refused: Counter[str],
     ) -> bool:
+        """Moves a replica to where the first of these limits allow it."""
         partition, position = divmod(index, self.model.factor_max)
         source = int(self.model.replicas[partition, position])
-        destination = self._destination(partition, position, cost, resource, limits, explain)
-        if destination == NOBODY:
+        destination = self._destination(partition, position, cost, resource, limits, refused)
+        if destination == ABSENT:
             return False
         before = self._brokers(partition)
         carried = float(self.totals[source, resource])
@@ -339,18 +350,15 @@ class _Planner:
         carried = float(self.totals[source, Resource.DISK])
         saved = self.totals.copy() if len(before) > 1 else None
         for other, broker in enumerate(model.replicas[partition]):
-            if broker == NOBODY or not model.brokers.leaving[broker]:
+            if broker == ABSENT or not model.brokers.leaving[broker]:
                 continue
             cost = self.model.cost_of(np.array([partition * model.factor_max + other]))[0]
             held = tuple(after)
+            limits = (self.accepted, self.bounds.hard)
             to = self._destination(
-                partition, other, cost, Resource.DISK, self.strict, None, held=held, improving=False
+                partition, other, cost, Resource.DISK, limits, refused, held=held, improving=False
             )
-            if to == NOBODY:
-                to = self._destination(
-                    partition, other, cost, Resource.DISK, self.bounds.hard, refused, held=held, improving=False
-                )
-            if to == NOBODY:
+            if to == ABSENT:
                 if saved is not None:
                     self.totals = saved
                 return
@@ -365,7 +373,7 @@ class _Planner:
             )
         )  # fmt: skip
 
-    def _swap(self, broker: int, goal: Goal, resource: Resource, loose: Floats) -> None:
+    def _swap(self, broker: int, goal: Goal, resource: Resource) -> None:
         """Exchanges heavy replicas for light ones of the least loaded brokers."""
         model, target = self.model, self.bounds.target[broker, resource]
         flat = self._movable(broker)
@@ -382,7 +390,7 @@ class _Planner:
                     return
                 if self.free[flat[row] // model.factor_max]:
                     self._exchange(
-                        int(flat[row]), cost[row], theirs[light], their_cost[light], goal, resource, loose
+                        int(flat[row]), cost[row], theirs[light], their_cost[light], goal, resource
                     )
 
     def _exchange(
@@ -393,11 +401,12 @@ class _Planner:
         their_costs: Floats,
         goal: Goal,
         resource: Resource,
-        limits: Floats,
     ) -> None:
-        model, factor = self.model, self.model.factor_max
-        source, destination = (int(model.replicas.ravel()[i]) for i in (index, theirs[0])) if len(theirs) else (0, 0)
-        if not len(theirs) or not self._fits_hard(index, destination):
+        model, factor, limits = self.model, self.model.factor_max, self.accepted
+        if not len(theirs):
+            return
+        source, destination = (int(model.replicas.ravel()[flat]) for flat in (index, theirs[0]))
+        if not self._fits_hard(index, destination):
             return
         change = cost - their_costs  # what the destination gains
         there = ((self.totals[destination] + change <= limits[destination]) | (change <= 0)).all(axis=1)
@@ -436,13 +445,13 @@ class _Planner:
         position: int,
         cost: Floats,
         resource: Resource,
-        limits: Floats,
-        explain: Counter[str] | None,
+        limits: tuple[Floats, ...],
+        refused: Counter[str],
         *,
         held: tuple[int, ...] | None = None,
         improving: bool = True,
     ) -> int:
-        """The least loaded broker that may take this replica, or NOBODY."""
+        """The least loaded broker that may take this replica, or ABSENT."""
         model = self.model
         cell = int(model.cells[partition])
         members = self.receivers.get(cell, self.receivers[ANYWHERE][:0])
@@ -451,16 +460,15 @@ class _Planner:
         if model.leaders[partition] == position:
             allowed &= model.brokers.leads[members]
         after = self.totals[members] + cost
-        within = (after <= limits[members]) | (cost <= 0)
-        fits = allowed & within.all(axis=1)
         if improving:
-            fits &= after[:, resource] < self.totals[source, resource]
-        if not fits.any():
-            if explain is not None:
-                explain[_reason(allowed, within, self.goals)] += 1
-            return NOBODY
-        carried = np.where(fits, after[:, resource], np.inf)
-        return int(members[np.argmin(carried)])
+            allowed &= after[:, resource] < self.totals[source, resource]
+        for limit in limits:
+            within = (after <= limit[members]) | (cost <= 0)
+            fits = allowed & within.all(axis=1)
+            if fits.any():
+                return int(members[np.argmin(np.where(fits, after[:, resource], np.inf))])
+        refused[_reason(allowed, within, self.goals)] += 1
+        return ABSENT
 
     def _allowed(self, partition: int, source: int, cell: int, held: tuple[int, ...]) -> Bools:
         """Hard conditions but capacity: distinct brokers, and no fewer zones than before."""
@@ -503,7 +511,7 @@ class _Planner:
         return concerned if self.request.cell is None else concerned & (brokers.cells == self.request.cell)
 
     def _brokers(self, partition: int) -> tuple[int, ...]:
-        return tuple(int(broker) for broker in self.model.replicas[partition] if broker != NOBODY)
+        return tuple(int(broker) for broker in self.model.replicas[partition] if broker != ABSENT)
 
     def _carry(self, source: int, destination: int, cost: Floats) -> None:
         self.totals[source] -= cost
@@ -528,6 +536,18 @@ class _Planner:
         return self.ended
 
 
+def executed(model: ClusterModel, actions: Sequence[Action]) -> ClusterModel:
+    """The cluster once these actions are done: replicas placed and in sync, preferred leaders elected."""
+    replicas, leaders = model.replicas.copy(), model.leaders.copy()
+    in_sync = model.in_sync.copy()
+    for action in actions:
+        replicas[action.partition, : len(action.after)] = action.after
+        in_sync[action.partition, : len(action.after)] = True
+        if action.kind is ActionKind.LEADERSHIP:
+            leaders[action.partition] = 0
+    return replace(model, replicas=replicas, leaders=leaders, in_sync=in_sync)
+
+
 def density(cost: Floats, resource: Resource) -> Floats:
     """What moving a replica achieves for its bytes; for disks themselves, its size."""
     value = cost[:, resource]
@@ -535,13 +555,6 @@ def density(cost: Floats, resource: Resource) -> Floats:
         return value
     size = cost[:, Resource.DISK]
     return np.asarray(value / (size + size.mean() + 1.0))
-
-
-def fair_limits(strict: Floats, fair: Floats, resource: Resource) -> Floats:
-    """Limits for filling: no more than a fair share of this resource."""
-    limits = strict.copy()
-    limits[:, resource] = np.minimum(limits[:, resource], fair)
-    return limits
 
 
 def _excluded(model: ClusterModel, request: Request) -> Bools:

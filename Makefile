@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.ready
 DATA_PATH := $(VENV)/.data-path
 BROWSER := $(VENV)/.browser
-# Workers of the suite: each has a fleet of its own. Three keep two cores busy.
+# Workers of the suite, which share one fleet. Three keep two cores busy.
 PURE := -n $(or $(TEST_WORKERS),2) -m "not soak and not peers and not kafka and not spark and not browser"
 REAL := -n $(or $(TEST_WORKERS),3) -m "(kafka or spark or browser) and not soak and not peers"
 

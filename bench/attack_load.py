@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 
 from bench.gateway_load import Client, Target, fetch_frame, topic_id_of
 from bench.isolation_load import NICENESS, TOPIC
+from penstock.wire.codec_runtime import uvarint
 from penstock.wire.definitions import load
 from penstock.wire.frames import Request, encode_request
 
@@ -85,9 +86,9 @@ class Attacker:
 
     def assignments(self) -> None:
         """Creates a topic with a replica list for each of very many partitions."""
-        head = varint(2) + varint(4) + b"big" + struct.pack(">ih", -1, -1)
-        one = struct.pack(">i", 0) + varint(2) + struct.pack(">i", 1) + _NO_TAGS
-        tail = varint(1) + _NO_TAGS + struct.pack(">i", 1000) + b"\0"
+        head = uvarint(2) + uvarint(4) + b"big" + struct.pack(">ih", -1, -1)
+        one = struct.pack(">i", 0) + uvarint(2) + struct.pack(">i", 1) + _NO_TAGS
+        tail = uvarint(1) + _NO_TAGS + struct.pack(">i", 1000) + b"\0"
         self._repeat(flood("CreateTopics", 5, head, one, tail))
 
     def telemetry(self) -> None:
@@ -218,17 +219,8 @@ def flood(
     """A request whose array holds as many of these elements as fit into `size` bytes."""
     count = size // len(element)
     head = struct.pack(">hhih", load().api_key(api), version, 1, 1) + b"b" + _NO_TAGS
-    body = b"".join((head, before, varint(count + 1), element * count, after, _NO_TAGS))
+    body = b"".join((head, before, uvarint(count + 1), element * count, after, _NO_TAGS))
     return struct.pack(">i", len(body)) + body
-
-
-def varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def _drain(connection: socket.socket) -> None:

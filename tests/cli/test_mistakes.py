@@ -260,7 +260,7 @@ def test_a_fleet_that_is_up_already(here: Here, made: Layout) -> None:
         ran = here("doctor", "-o", "json")
         assert ran.code == UNHEALTHY
         (finding,) = (row for row in ran.data if row["what"] == "control-plane")
-        text = "the control plane at http://127.0.0.1:1 accepts no changes: no answer (PEN-5026)"
+        text = "the control plane at http://127.0.0.1:1 accepts no changes: no response (PEN-5026)"
         assert (finding["state"], finding["detail"]) == ("failed", text)
     assert made.fleet_file.exists()
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.fleet.jars import cache_directory, load_jars
 from penstock.fleet.java import find_java
 from tests.harness.gateway import Access, RunningGateway, new_access, start_gateway
+from tests.harness.gateway_process import GatewayFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,6 +96,14 @@ def make_gateway(fleet: Fleet) -> Iterator[Callable[..., RunningGateway]]:
     yield make
     for running in made:
         running.stop()
+
+
+@pytest.fixture
+def file(fleet: Fleet, tmp_path: Path) -> Iterator[GatewayFile]:
+    """The file of a gateway with the shared fleet; `file.start()` runs a process from it."""
+    made = GatewayFile(fleet, tmp_path / "gateway.yaml")
+    yield made
+    made.stop()
 
 
 def _living(running: RunningGateway) -> RunningGateway:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from bench.attack_load import flood
 from penstock.kafka.connection import Connection
 from penstock.model.errors import PenstockError
-from penstock.wire.codec_runtime import uvarint
-from penstock.wire.definitions import load
 from tests.harness.gateway import new_access
-from tests.harness.gateway_process import GatewayFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.harness.fleet import Fleet
     from tests.harness.gateway import Access
+    from tests.harness.gateway_process import GatewayFile
 
 pytestmark = pytest.mark.kafka
 MEBIBYTE = 1024 * 1024
@@ -31,25 +25,10 @@ ROUNDS = 4
 PIPELINED = 16
 
 
-@pytest.fixture
-def file(fleet: Fleet, tmp_path: Path) -> Iterator[GatewayFile]:
-    made = GatewayFile(fleet, tmp_path / "gateway.yaml")
-    yield made
-    made.stop()
-
-
-def flood(api: str, version: int, before: bytes, element: bytes, size: int) -> bytes:
-    """A frame of about this size that consists of the shortest elements there are."""
-    count = size // len(element)
-    head = struct.pack(">hhih", load().api_key(api), version, 1, -1) + b"\0"
-    body = head + before + uvarint(count + 1) + element * count + b"\0"
-    return struct.pack(">i", len(body)) + body
-
-
 ATTACKS = (
-    ("FindCoordinator", 4, b"\0", b"\1"),
-    ("DescribeUserScramCredentials", 0, b"", b"\1\0"),
-    ("Metadata", 9, b"", b"\1\0"),
+    ("FindCoordinator", 4, b"\0", b"\1", b""),
+    ("DescribeUserScramCredentials", 0, b"", b"\1\0", b""),
+    ("Metadata", 9, b"", b"\1\0", bytes(3)),
 )
 
 
@@ -72,7 +51,7 @@ async def test_the_largest_frames_of_one_tenant_leave_the_others_alone(file: Gat
         await victim.call("ListGroups", {}, version=3)
         before = peak = process.memory_info().rss
         for attack in ATTACKS:
-            large, small = flood(*attack, 8 * MEBIBYTE), flood(*attack, 64 * 1024) * PIPELINED
+            large, small = flood(*attack), flood(*attack, size=64 * 1024) * PIPELINED
             for _ in range(ROUNDS):
                 attacks = [asyncio.create_task(sent(eve, frames)) for frames in (large, small)]
                 while not all(task.done() for task in attacks):

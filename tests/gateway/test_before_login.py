@@ -25,25 +25,18 @@ from penstock.wire.frames import Request, decode_response, encode_request
 from tests.gateway.test_server import certificate, place
 from tests.harness.fleet import wait_for
 from tests.harness.gateway import RunningGateway, new_access, read_frame
-from tests.harness.gateway_process import GatewayFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from tests.harness.fleet import Fleet
+    from tests.harness.gateway_process import GatewayFile
+
 
 __all__ = ["certificate"]  # a fixture
 pytestmark = pytest.mark.kafka
 SECONDS = 30.0
 DESCRIPTORS = 120
-
-
-@pytest.fixture
-def file(fleet: Fleet, tmp_path: Path) -> Iterator[GatewayFile]:
-    file = GatewayFile(fleet, tmp_path / "gateway.yaml")
-    yield file
-    file.stop()
 
 
 def test_metrics_are_not_served_on_the_tenants_address(file: GatewayFile) -> None:

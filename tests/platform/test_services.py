@@ -49,4 +49,4 @@ def test_a_control_plane_is_ready_while_one_is_known_to_be_active(
     plane.active_url = ""
 
     assert control_plane_state(control_api.url) == "none active"
-    assert control_plane_state("http://127.0.0.1:1") == "no answer"
+    assert control_plane_state("http://127.0.0.1:1") == "no response"

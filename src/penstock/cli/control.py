@@ -111,7 +111,7 @@ async def cluster_key(
 
 @app.command
 def status(*, options: RemoteOptions = RemoteOptions()) -> int:
-    """Show which control plane answers, which is active, and how far it has read the registry.
+    """Show which control plane responds, which is active, and how far it has read the registry.
 
     Example:  penstock control status -o json
     """

@@ -177,7 +177,7 @@ class TerminalView:
 def report_next_steps(options: Options, *, demo: bool) -> None:
     home = home_flag(options.layout)
     steps = {
-        f"{this_command()} status{home}": "every node, and whether it answers",
+        f"{this_command()} status{home}": "every node and service, and whether it is ready",
         f"{this_command()} logs b1 --follow{home}": "a broker's log",
         f"{this_command()} fleet connect{home}": "settings for any Kafka client",
     }

@@ -23,7 +23,7 @@ READY: Final = "ready"
 
 
 def service_states(fleet: LocalFleet) -> list[dict[str, Any]]:
-    """Every service that should run beside the fleet, asked whether it is ready; none for Kafka alone."""
+    """Every service that should run beside the fleet, and whether it is ready; none for Kafka alone."""
     layout = fleet.layout
     records = [record for path in service_records(layout) if (record := read_record(path)) is not None]
     services = []
@@ -85,7 +85,7 @@ def control_plane_state(url: str) -> str:
 
 def _state(health: dict[str, str]) -> str:
     if not health:
-        return "no answer"
+        return "no response"
     return READY if health["active"] else "none active"
 
 

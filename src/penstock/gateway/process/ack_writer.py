@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -76,12 +77,10 @@ class AckWriter:
 
     async def flush(self, client: Client) -> None:
         """Write what waits, if that succeeds soon."""
-        try:
+        with suppress(TimeoutError):  # what is left is counted and logged
             async with asyncio.timeout(FLUSH_SECONDS):
                 while self._waiting and await self._write(client):
                     pass
-        except TimeoutError:
-            pass
         if self._waiting:
             log.warning("ack evidence lost", records=len(self._waiting))
 

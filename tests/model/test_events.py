@@ -16,13 +16,18 @@ from penstock.model.errors.events import EventFieldInvalid, EventOfAnotherKind, 
 from penstock.model.events import (
     AckRanges,
     AuditEvent,
+    BrokerLoad,
     BrokerPressure,
+    GatewayHeartbeat,
     HealthProbe,
+    LoadHour,
     Outcome,
     Phase,
     Probe,
+    ProbeRole,
     QuotaShares,
     RegistryRecord,
+    TopicRates,
     UsageReport,
 )
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
@@ -68,6 +73,11 @@ EXAMPLES: tuple[Event, ...] = (
         sequence=88_213,
         time_ms=1_800_000_010_733,
         latency_us=6_214,
+        role=ProbeRole.PAIR,
+        leader=2,
+        follower=3,
+        vantage="b",
+        stages={"connect": 120},
     ),
     AckRanges(
         cluster=CLUSTER,
@@ -119,6 +129,56 @@ EXAMPLES: tuple[Event, ...] = (
         in_flight=412,
         waited_us=1_730_000,
         handlers_busy=0.97,
+    ),
+    BrokerLoad(
+        cluster=CLUSTER,
+        broker=BrokerId(2),
+        time_ms=1_800_000_010_900,
+        scrape_age_ms=40,
+        load=0.71,
+        wait_ms=4.5,
+        service_ms=0.25,
+        handlers_busy=0.64,
+        network_busy=0.31,
+        requests=2400.0,
+        bytes_in=31_457_280.0,
+        bytes_out=62_914_560.0,
+        replication_bytes_in=1024.0,
+        replication_bytes_out=62_914_560.5,
+        replicas=1204,
+        leaders=402,
+        disk_used_bytes=214_748_364_800,
+        disk_total_bytes=1_099_511_627_776,
+    ),
+    TopicRates(
+        cluster=CLUSTER,
+        broker=BrokerId(2),
+        since_ms=1_800_000_000_000,
+        time_ms=1_800_000_060_000,
+        rates={"lkc-0a1b2c_orders": (10_240.0, 20_480.5, 100.0)},
+    ),
+    GatewayHeartbeat(
+        cluster=CLUSTER,
+        gateway="gw-1",
+        instance="host-1:/etc/penstock/gateway.yaml",
+        incarnation="3f9c2a71",
+        time_ms=1_800_000_010_900,
+        started_ms=1_800_000_000_000,
+        bootstrap="gw.example.com:9001,gw.example.com:9002",
+        tls=True,
+        workers=2,
+        version="0.1.0",
+        connections=412,
+        state_age_ms=500,
+    ),
+    LoadHour(
+        cluster=CLUSTER,
+        hour=500_000,
+        brokers=6,
+        work=2.75,
+        imbalance=1.2,
+        samples=360,
+        bytes_in=10_240.5,
     ),
 )
 by_kind = pytest.mark.parametrize("example", EXAMPLES, ids=lambda event: event.kind)
@@ -186,6 +246,27 @@ def probes(draw: st.DrawFn) -> HealthProbe:
         time_ms=draw(COUNT),
         latency_us=latency,
         error=draw(TEXT) if latency is None else None,
+        role=draw(st.sampled_from(ProbeRole)),
+        leader=draw(st.none() | COUNT),
+        follower=draw(st.none() | COUNT),
+        vantage=draw(TEXT),
+        stages=draw(st.dictionaries(TEXT, COUNT, max_size=3)),
+    )
+
+
+@st.composite
+def broker_loads(draw: st.DrawFn) -> BrokerLoad:
+    load = draw(st.none() | st.floats(0, 1))
+    return BrokerLoad(
+        cluster=CLUSTER,
+        broker=BrokerId(draw(COUNT)),
+        time_ms=draw(COUNT),
+        scrape_age_ms=draw(COUNT if load is not None else st.none() | COUNT),
+        load=load,
+        missing=() if load is not None else (draw(TEXT),),
+        wait_ms=draw(st.floats(0, 1e9)),
+        handlers_busy=draw(st.floats(0, 1)),
+        disk_used_bytes=draw(st.none() | COUNT),
     )
 
 
@@ -214,6 +295,16 @@ ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
         in_flight=COUNT,
         waited_us=COUNT,
         handlers_busy=st.none() | st.floats(0, 1),
+    ),
+    broker_loads(),
+    st.builds(
+        TopicRates,
+        broker=COUNT.map(BrokerId),
+        since_ms=st.integers(0, 1 << 40),
+        time_ms=st.integers(1 << 40, 1 << 62),
+        rates=st.dictionaries(TEXT, st.tuples(*[st.floats(0, 1e18)] * 3), max_size=3),
+        part=st.integers(0, 2),
+        parts=st.integers(3, 9),
     ),
     ack_ranges(),
     st.builds(
@@ -265,8 +356,13 @@ def test_every_kind_has_an_example_and_a_topic() -> None:
     kinds.remove(Event)
     assert {type(example) for example in EXAMPLES} == set(kinds)
     assert len({event.kind for event in kinds}) == len(kinds)
-    # The state topic repeats the registry's events; the scaler defines the records of the lag topic.
-    others = {key_names.STATE_TOPIC, key_names.LAG_TOPIC}
+    # The state topic repeats the registry's events; the scaler, the executor of plans, links, restores and
+    # the audit define the records of their topics.
+    others = {
+        key_names.STATE_TOPIC, key_names.LAG_TOPIC, key_names.PLANS_TOPIC, key_names.LINKS_TOPIC,
+        key_names.RESTORES_TOPIC, key_names.DURABILITY_TOPIC, key_names.FINDINGS_TOPIC,
+        key_names.AUDIT_STATE_TOPIC,
+    }  # fmt: skip
     topics = {value for name, value in vars(key_names).items() if name.endswith("_TOPIC")}
     assert {event.topic for event in kinds} | others == topics
 
@@ -278,6 +374,10 @@ def test_the_key_groups_events_that_must_stay_in_order(example: Event) -> None:
         "quota": b"lkc-0a1b2c",
         "health": b"pkc-7hq2mz/2",
         "pressure": b"pkc-7hq2mz/2",
+        "load": b"pkc-7hq2mz/2",
+        "load-hour": b"pkc-7hq2mz/500000",
+        "topic-rates": b"pkc-7hq2mz/2",
+        "gateway": b"gw-1",
         "acks": b"3f9c2a71",
         "audit": b"topic/Q3zjA1bKTq6v0mXe2m9xZw",
         "registry": b"logical-cluster/lkc-0a1b2c",
@@ -335,7 +435,7 @@ def test_a_field_with_a_default_may_be_missing() -> None:
         (EXAMPLES[1], "lazy", "all", "a list"),
         (EXAMPLES[1], "valid_ms", 0, "more than zero"),
         (EXAMPLES[1], "shares", {"b1": {"requests": -0.5}}, "zero or more, each"),
-        (EXAMPLES[2], "probe", "ping", "one of produce, consume"),
+        (EXAMPLES[2], "probe", "ping", "one of produce, consume, call"),
         (EXAMPLES[2], "latency_us", -5, "zero or more"),
         (EXAMPLES[2], "error", "TIMED_OUT", "present exactly when `latency_us` is not"),
         (EXAMPLES[3], "sequence", -1, "zero or more"),
@@ -345,6 +445,12 @@ def test_a_field_with_a_default_may_be_missing() -> None:
         (EXAMPLES[3], "ranges", {"Q": [[5, -1, 120_400, 512, 512]]}, ACK_ROWS),  # fields
         (EXAMPLES[5], "version", 0, "one or more"),
         (EXAMPLES[5], "entity", "a/b", "a word without a slash"),
+        (EXAMPLES[7], "load", 1.5, "between 0 and 1"),
+        (EXAMPLES[7], "missing", ["LocalTimeMs"], "named exactly when `load` is unknown"),
+        (EXAMPLES[7], "scrape_age_ms", None, "present if `load` is"),
+        (EXAMPLES[8], "since_ms", 1_800_000_060_001, "at most `time_ms`"),
+        (EXAMPLES[8], "part", 1, "between zero and `parts`"),
+        (EXAMPLES[8], "rates", {"orders": [1.0, 2.0]}, "rows of three numbers, zero or more each"),
     ],
 )
 def test_an_invalid_field_is_named_with_what_was_expected(

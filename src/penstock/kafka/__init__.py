@@ -13,14 +13,17 @@ Modules:
   admin             Kafka's admin APIs: topics, groups, offsets, ACLs, configs, reassignments
   append            append records to a partition without a transaction
   broker_errors     turn Kafka error codes into errors of the catalogue
-  broker_metrics    scrape and parse the metrics of a node
+  broker_metrics    the metrics of a node as values, and the moments of a window
   client            a client for a whole cluster: bootstrap, routing, retries
   cluster_settings  how a settings file names a cluster: addresses, TLS, login
   compacted_topic   follow a compacted partition from its start
   connection        one connection: TLS, login, version negotiation, pipelining
+  isr_exclusion     take a live broker out of every ISR
   login             log in with SASL PLAIN, SCRAM or OAUTHBEARER
   membership        share partitions among processes through a consumer group
+  metadata_image    the cluster as its controllers have it: an image of the metadata log
   metrics_agents    which metrics agent belongs to which broker
+  metrics_scrape    scrape the metrics of a node
   oauth             tokens for OAUTHBEARER, from an authorization server
   ownership         elect one owner among several processes
   partition_log     read committed records, and append in transactions

@@ -1,37 +1,74 @@
-"""Scrape the metrics of a node and parse them into typed values.
+"""The metrics of a node as typed values, parsed from its agent's text.
 
 Metric names come from the fleet's rule file for the JMX exporter (`fleet/jmx.yaml`). Counters are
-cumulative since the node started, so a rate takes two scrapes. Log sizes are not here: Kafka reports
-them by partition, and one `DescribeLogDirs` call returns them all.
+cumulative since the node started, so a rate takes two scrapes, and so do the moments of request times.
+Log sizes are not here: Kafka reports them by partition, and one `DescribeLogDirs` call returns them all.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.model.errors.fleet import MetricsUnreachable
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-SCRAPE_SECONDS_MAX: Final = 5.0
-SCRAPE_BYTES_MAX: Final = 32 << 20
-_PREFIX: Final = "penstock_"
+APIS: Final = ("Produce", "FetchConsumer", "FetchFollower")
 # Ours, or that of the JMX exporter's default names (Strimzi, MSK): kafka_server_app_info_starttimems{id="1"}
-_APP_INFO: Final = re.compile(r'^(?:penstock|kafka_server)_app_info_\w*\{(?:[^}]*,)?id="(\d+)"', re.MULTILINE)
+_APP_INFO: Final = re.compile(
+    r'^(?:penstock|kafka_server)_app_info_(\w*)\{(?:[^}]*,)?id="(\d+)"[^}]*\} (\S+)', re.MULTILINE
+)
+# Of the broker's pool alone: the other bean includes the controller's, if a node is both (KIP-1207).
+_POOL_IDLE: Final = "broker_handler_pool_idle_nanoseconds"
+_TOPIC: Final = re.compile(r'^penstock_broker_topic_(\w+)_total\{topic="([^"]+)"\} (\S+)', re.MULTILINE)
+_OTHER: Final = re.compile(
+    r"^(?!penstock_broker_topic_)(?:penstock_(\w+)|(process_\w+))(?:\{([^}]*)\})? (\S+)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds, over Kafka's decaying sample."""
+    """Milliseconds, each rounded to a whole one: Kafka counts less than 0.5 ms as 0.
 
+    Count, mean and standard deviation (of a sample, with n − 1) are those of all requests since the node
+    started; `moments` computes those of a window. Only the percentiles follow recent requests.
+    """
+
+    count: float = 0.0
     mean: float = 0.0
+    deviation: float = 0.0
     p50: float = 0.0
     p99: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of the requests between two scrapes, in milliseconds. `variance` is the mean squared deviation."""
+
+    count: float = 0.0
+    mean: float = 0.0
+    variance: float = 0.0
+
+
+def moments(before: Times, after: Times) -> Moments | None:
+    """The exact moments of the requests between two scrapes; None if the counter restarted meanwhile."""
+    count = after.count - before.count
+    if count < 0:
+        return None
+    if count == 0:
+        return Moments()
+    mean = (after.count * after.mean - before.count * before.mean) / count
+    # Squared deviations add up around the common mean (Chan, Golub and LeVeque 1979).
+    between = (mean - before.mean) ** 2 * before.count * count / after.count
+    squares = _squares(after) - _squares(before) - between
+    # An agent reads one attribute after another, and requests are counted in between.
+    return Moments(count, max(0.0, mean), max(0.0, squares / count))
+
+
+def _squares(times: Times) -> float:
+    """The sum of the squared deviations from the mean."""
+    return times.deviation**2 * max(0.0, times.count - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +77,10 @@ class RequestTimes:
 
     count: float = 0.0
     total: Times = Times()
-    queue: Times = Times()
-    local: Times = Times()
-    remote: Times = Times()
+    queue: Times = Times()  # in the request queue
+    local: Times = Times()  # at the leader: service
+    remote: Times = Times()  # until other brokers or more records came
+    response: Times = Times()  # in the response queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +94,29 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetrics:
+    """Counters are cumulative since the node started. What an agent does not export has its default."""
+
     handler_idle_ratio: float = 1.0
     handler_idle_nanoseconds: float = 0.0  # of one handler, on average; cumulative
+    network_idle_nanoseconds: Mapping[str, float] = field(default_factory=dict)  # likewise, by listener
+    acceptor_blocked_nanoseconds: Mapping[str, float] = field(default_factory=dict)  # by listener
+    network_responses: float = 0.0  # of all APIs; cumulative
     request_queue_size: float = 0.0
     traffic: Traffic = Traffic()
+    replication_bytes_in: float = 0.0
+    replication_bytes_out: float = 0.0
+    reassignment_bytes_in: float = 0.0  # contained in those of replication
+    reassignment_bytes_out: float = 0.0
     leaders: float = 0.0
     replicas: float = 0.0
+    partitions_under_replicated: float = 0.0
+    partitions_under_min_isr: float = 0.0
+    partitions_at_min_isr: float = 0.0
+    isr_shrinks: float = 0.0  # cumulative
+    isr_expands: float = 0.0
     requests: Mapping[str, RequestTimes] = field(default_factory=dict)
     topics: Mapping[str, Traffic] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()  # beans that load is computed from and that have no sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +134,18 @@ class NodeMetrics:
     broker: BrokerMetrics
     controller: ControllerMetrics
     node_id: int | None = None  # none: the agent does not export it
-
-
-async def scrape(host: str, port: int, *, timeout: float = SCRAPE_SECONDS_MAX) -> NodeMetrics:
-    """The current metrics of the node at this address."""
-    try:
-        async with asyncio.timeout(timeout):
-            return parse_metrics(await _get(host, port))
-    except (OSError, TimeoutError, ValueError, LookupError, TypeError) as error:
-        # Any program may listen there.
-        reason = str(error) or f"no response within {timeout:.0f} s"
-        raise MetricsUnreachable(address=f"{host}:{port}", reason=reason) from error
+    start_ms: float | None = None  # when the node started; likewise
 
 
 def parse_metrics(text: str) -> NodeMetrics:
     """Parse Prometheus' text format; unknown metrics are ignored."""
     plain: dict[str, float] = {}
-    topics: dict[str, dict[str, float]] = {}
     counts: dict[str, float] = {}
     times: dict[tuple[str, str], dict[str, float]] = {}
+    listeners: dict[str, dict[str, list[float]]] = {}
     for name, labels, value in _samples(text):
-        if topic := labels.get("topic"):
-            key = name.removeprefix("broker_topic_").removesuffix("_total")
-            topics.setdefault(topic, {})[key] = value
+        if listener := labels.get("listener"):
+            listeners.setdefault(name, {}).setdefault(listener, []).append(value)
         elif name == "broker_requests_total":
             counts[labels["api"]] = value
         elif stat := labels.get("stat"):
@@ -111,30 +153,79 @@ def parse_metrics(text: str) -> NodeMetrics:
             times.setdefault((labels["api"], phase), {})[stat] = value
         else:
             plain[name.removesuffix("_total")] = value
+    if _POOL_IDLE in plain:
+        plain["broker_handler_idle_nanoseconds"] = plain[_POOL_IDLE]
     requests = {
         api: RequestTimes(
             count, **{phase: Times(**stats) for (of, phase), stats in times.items() if of == api}
         )
         for api, count in counts.items()
     }
+    node_id, start_ms = _app_info(text)
+    idle = _by_listener(listeners.get("broker_network_idle_nanoseconds_total", {}))
+    responses = listeners.get("broker_network_responses_total", {})
     return NodeMetrics(
-        node_id=_node_id(text),
+        node_id=node_id,
+        start_ms=start_ms,
         cpu_seconds=plain.get("process_cpu_seconds", 0.0),
         memory_bytes=plain.get("process_resident_memory_bytes", 0.0),
         broker=replace(
             _filled(BrokerMetrics(), plain, "broker_"),
             traffic=_filled(Traffic(), plain, "broker_"),
             requests=requests,
-            topics={topic: _filled(Traffic(), values, "") for topic, values in topics.items()},
+            topics=_topics(text),
+            network_idle_nanoseconds=idle,
+            acceptor_blocked_nanoseconds=_by_listener(
+                listeners.get("broker_acceptor_blocked_nanoseconds_total", {})
+            ),
+            network_responses=sum(map(sum, responses.values())),
+            missing=tuple(_missing(plain, times, idle)),
         ),
         controller=_filled(ControllerMetrics(), plain, "controller_"),
     )
 
 
-def _node_id(text: str) -> int | None:
-    """From the labels of `kafka.server:type=app-info,id=…`, which every dialect exports alike."""
-    match = _APP_INFO.search(text)
-    return int(match[1]) if match else None
+def _app_info(text: str) -> tuple[int | None, float | None]:
+    """Node id and start time, from `kafka.server:type=app-info,id=…`, which every dialect exports alike."""
+    node_id = start_ms = None
+    for attribute, label, value in _APP_INFO.findall(text):
+        node_id = int(label)
+        if attribute.replace("_", "").startswith("starttimems"):
+            start_ms = float(value)
+    return node_id, start_ms
+
+
+def _by_listener(samples: Mapping[str, list[float]]) -> dict[str, float]:
+    """The mean of each listener's processors."""
+    return {listener: sum(values) / len(values) for listener, values in samples.items()}
+
+
+def _missing(
+    plain: Mapping[str, float],
+    times: Mapping[tuple[str, str], Mapping[str, float]],
+    idle: Mapping[str, float],
+) -> Iterator[str]:
+    if "broker_handler_idle_nanoseconds" not in plain:
+        yield "kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent"
+    if not idle:
+        yield "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*"
+    if "broker_replicas" not in plain:
+        yield "kafka.server:type=ReplicaManager,name=PartitionCount"
+    beans = {"queue": "RequestQueueTimeMs", "response": "ResponseQueueTimeMs"}
+    for phase, name in beans.items():
+        for api in APIS:
+            if not {"count", "mean"} <= times.get((api, phase), {}).keys():
+                yield f"kafka.network:type=RequestMetrics,name={name},request={api}"
+
+
+def _topics(text: str) -> dict[str, Traffic]:
+    values: dict[str, dict[str, float]] = {}
+    for name, topic, value in _TOPIC.findall(text):
+        values.setdefault(topic, {})[name] = float(value)
+    return {
+        topic: Traffic(of.get("bytes_in", 0.0), of.get("bytes_out", 0.0), of.get("messages_in", 0.0))
+        for topic, of in values.items()
+    }
 
 
 _T = TypeVar("_T", BrokerMetrics, ControllerMetrics, Traffic)
@@ -147,36 +238,12 @@ def _filled(empty: _T, values: Mapping[str, float], prefix: str) -> _T:
 
 
 def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Our samples and those of the process, without our prefix."""
-    for line in text.splitlines():
-        if not line.startswith((_PREFIX, "process_")):
-            continue
-        head, _, number = line.rpartition(" ")
-        name, _, labels = head.partition("{")
-        yield name.removeprefix(_PREFIX), _labels(labels.removesuffix("}")), float(number)
+    """Our samples and those of the process, without our prefix; topics have their own pattern."""
+    for name, process, labels, value in _OTHER.findall(text):
+        yield name or process, _labels(labels), float(value)
 
 
 def _labels(text: str) -> dict[str, str]:
     """Parse `api="Produce",stat="mean"`. Our labels are topic and API names, which contain no quotes."""
     pairs = (pair.partition("=") for pair in text.split(",") if pair)
     return {key: value.strip('"') for key, _, value in pairs}
-
-
-async def _get(host: str, port: int) -> str:
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        # HTTP/1.0: the response is not chunked and ends with the connection.
-        writer.write(f"GET /metrics HTTP/1.0\r\nHost: {host}\r\nAccept: text/plain\r\n\r\n".encode())
-        await writer.drain()
-        response = await reader.read(SCRAPE_BYTES_MAX)
-        while chunk := await reader.read(SCRAPE_BYTES_MAX - len(response)):
-            response += chunk
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-    head, _, body = response.partition(b"\r\n\r\n")
-    status = head.split(b"\r\n", 1)[0]
-    if b" 200 " not in status:
-        raise ValueError(f"the response is {status.decode(errors='replace')}")
-    return body.decode()

@@ -29,17 +29,34 @@ from penstock.kafka import oauth
 from penstock.kafka.oauth import OAuthLogin
 from penstock.kafka.routing import addresses
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
+from penstock.model.settings_table import REQUIRED, Setting
 
 if TYPE_CHECKING:
     from penstock.model.settings_reader import Section
 
-KEYS: Final = ("bootstrap", "tls", "login")
 _TLS_KEYS: Final = ("ca", "certificate", "key", "server_name")
 _PASSWORD_KEYS: Final = ("mechanism", "user", "password", "password_file")
 _TOKEN_KEYS: Final = (
     "mechanism", "token_url", "client_id", "client_secret", "client_secret_file", "scope", "ca",
 )  # fmt: skip
 _MECHANISMS: Final = (*(str(mechanism) for mechanism in Mechanism), oauth.MECHANISM)
+SETTINGS: Final = (
+    Setting("bootstrap", "host:port[,…]", "Addresses of brokers.", REQUIRED),
+    Setting("tls.ca", "file", "CA of the brokers' certificates; unset: the system's CAs."),
+    Setting("tls.certificate", "file", "Client certificate in PEM, for mTLS."),
+    Setting("tls.key", "file", "Its key; unset: in the certificate's file."),
+    Setting("tls.server_name", "text", "The name to verify, if certificates do not name the brokers' hosts."),
+    Setting("login.mechanism", " | ".join(_MECHANISMS), "SASL mechanism.", str(Mechanism.SCRAM_SHA_512)),
+    Setting("login.user", "text", "User name."),
+    Setting("login.password", "secret", "Password."),
+    Setting("login.password_file", "file", "File with the password, instead."),
+    Setting("login.token_url", "URL", "Token endpoint, for OAUTHBEARER."),
+    Setting("login.client_id", "text", "OAuth client, for OAUTHBEARER."),
+    Setting("login.client_secret", "secret", "Its secret."),
+    Setting("login.client_secret_file", "file", "File with the secret, instead."),
+    Setting("login.scope", "text", "Scope of the token."),
+    Setting("login.ca", "file", "CA of the token endpoint; unset: the system's CAs."),
+)
 
 
 def read_bootstrap(section: Section) -> str:

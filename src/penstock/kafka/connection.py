@@ -12,6 +12,7 @@ answered either.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import struct
 import time
@@ -94,22 +95,32 @@ class Connection:
         client_id: str = CLIENT_ID,
         timeout: float = OPEN_SECONDS,
         in_flight_max: int = IN_FLIGHT_MAX,
+        stage: Callable[[str], None] = lambda _: None,
     ) -> Self:
-        """Connect, negotiate versions and log in, all within `timeout` seconds."""
+        """Connect, negotiate versions and log in, all within `timeout` seconds.
+
+        `stage` is called when a stage has ended: `dns`, `connect`, `tls`, `login`."""
         address = f"{host}:{port}"
         server_name = (security.server_name or host) if security.tls else None
         connection: Self | None = None
         try:
             async with asyncio.timeout(timeout):
-                reader, writer = await asyncio.open_connection(
-                    host, port, ssl=security.tls, server_hostname=server_name
-                )
+                raw = await _connected(host, port, stage)
+                try:
+                    reader, writer = await asyncio.open_connection(
+                        sock=raw, ssl=security.tls, server_hostname=server_name
+                    )
+                except BaseException:
+                    raw.close()
+                    raise
+                stage("tls")
                 connection = cls(reader, writer, address, client_id=client_id, in_flight_max=in_flight_max)
                 await connection._negotiate()
                 if security.login is not None:
                     lifetime_ms = await log_in(connection, security.login)
                     if lifetime_ms > 0:
                         connection.expires_at = time.monotonic() + lifetime_ms / 1000
+                stage("login")
                 return connection
         except BaseException as failure:
             if connection is not None:
@@ -268,6 +279,29 @@ class Connection:
             if not waiting.response.done():
                 waiting.response.set_exception(error())
         self._writer.close()
+
+
+async def _connected(host: str, port: int, stage: Callable[[str], None]) -> socket.socket:
+    """A socket to the first of the host's addresses that accepts a connection."""
+    loop = asyncio.get_running_loop()
+    resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    stage("dns")
+    failure = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in resolved:
+        raw = socket.socket(family, kind, protocol)
+        try:
+            raw.setblocking(False)
+            await loop.sock_connect(raw, address)
+        except OSError as refused:
+            raw.close()
+            failure = refused
+        except BaseException:
+            raw.close()
+            raise
+        else:
+            stage("connect")
+            return raw
+    raise failure
 
 
 def _offered(response: Mapping[str, Any]) -> dict[str, Versions]:

@@ -75,8 +75,11 @@ class GroupMembership:
 
     def owned(self) -> frozenset[int]:
         """The owned partitions; none if the last confirmation is older than the session timeout."""
-        confirmed = time.monotonic() - self._confirmed_at < self._session_seconds
-        return self._owns if confirmed else NOTHING
+        return self._owns if self.is_confirmed() else NOTHING
+
+    def is_confirmed(self) -> bool:
+        """Whether the group's coordinator confirmed the membership within a session timeout."""
+        return time.monotonic() - self._confirmed_at < self._session_seconds
 
     async def run(self) -> None:
         """Take part until cancelled, then leave, so that others need not wait for the session to expire."""

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.kafka.broker_metrics import scrape
+from penstock.kafka.metrics_scrape import scrape
 from penstock.kafka.routing import Address
 from penstock.model.errors.fleet import AgentMismatch, AgentTwice, AgentUnidentified
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from penstock.kafka.broker_errors import broker_error, check
 from penstock.kafka.connection import CALL_SECONDS
-from penstock.kafka.routing import Address, NodeWithId
+from penstock.kafka.routing import ANY_NODE, CONTROLLER, Address, NodeWithId
 from penstock.wire.error_codes import STALE_METADATA, Code
 from penstock.wire.logs import METADATA, Entry, read_framed
 from penstock.wire.records import batches, records
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from penstock.kafka.client import Client
+    from penstock.kafka.routing import Route
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = UUID(int=1)
@@ -66,8 +67,9 @@ class Chunk:
     is_snapshot: bool
 
 
-async def describe(client: Client, *, timeout: float = CALL_SECONDS) -> Quorum:
-    response = await client.call("DescribeQuorum", _DESCRIBE_QUORUM, timeout=timeout)
+async def describe(client: Client, *, to: Route = ANY_NODE, timeout: float = CALL_SECONDS) -> Quorum:
+    """The quorum. Brokers forward the request; of controllers only the active one responds."""
+    response = await client.call("DescribeQuorum", _DESCRIBE_QUORUM, to=to, timeout=timeout)
     check("DescribeQuorum", response["ErrorCode"], response.get("ErrorMessage"))
     p = response["Topics"][0]["Partitions"][0]
     check("DescribeQuorum", p["ErrorCode"], p.get("ErrorMessage"))
@@ -86,7 +88,7 @@ async def read(
     """Committed records from `offset`, or a snapshot if the log no longer reaches back that far.
 
     Waits up to `wait_seconds` for new records. Continue with `next_offset`."""
-    quorum = await describe(client, timeout=timeout)
+    quorum = await describe(client, to=CONTROLLER, timeout=timeout)
     leader, epoch = quorum.leader_id, quorum.leader_epoch
     for _ in range(LEADER_CHANGES_MAX):
         body = _fetch(offset, epoch, int(wait_seconds * 1000))
@@ -98,7 +100,7 @@ async def read(
         current = p["CurrentLeader"]
         if p["ErrorCode"] in STALE_METADATA | {Code.UNKNOWN_LEADER_EPOCH, Code.INVALID_REQUEST}:
             if current["LeaderId"] < 0:
-                quorum = await describe(client, timeout=timeout)
+                quorum = await describe(client, to=CONTROLLER, timeout=timeout)
                 current = {"LeaderId": quorum.leader_id, "LeaderEpoch": quorum.leader_epoch}
             leader, epoch = current["LeaderId"], current["LeaderEpoch"]
             continue

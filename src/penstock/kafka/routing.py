@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from penstock.model.shadow_ids import is_shadow
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -48,6 +50,11 @@ class Cluster:
     id: str | None
     controller_id: int
     nodes: Mapping[int, Node]
+
+    @property
+    def real_nodes(self) -> list[int]:
+        """Without shadow brokers of links, which would pass a request on to one of the others."""
+        return sorted(node for node in self.nodes if not is_shadow(node))
 
 
 class CoordinatorKind(IntEnum):

@@ -1,13 +1,13 @@
 """Records of the internal topics, field by field.
 
-One class per topic. Times are milliseconds since 1970 in UTC, as in Kafka; every other unit is in the
+Times are milliseconds since 1970 in UTC, as in Kafka; every other unit is in the
 field's name. `schema` defines the JSON form and the rules for changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -15,7 +15,10 @@ from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zo
 from penstock.model.key_names import (
     ACKS_TOPIC,
     AUDIT_TOPIC,
+    GATEWAYS_TOPIC,
     HEALTH_TOPIC,
+    LOAD_HOURS_TOPIC,
+    LOAD_TOPIC,
     PRESSURE_TOPIC,
     QUOTA_TOPIC,
     REGISTRY_TOPIC,
@@ -31,6 +34,7 @@ class Dimension(StrEnum):
     EGRESS_BYTES = "egress_bytes"
     REQUESTS = "requests"
     REQUEST_TIME_US = "request_time_us"  # broker service time, without long polls and acks=all waits
+    GATEWAY_TIME_US = "gateway_time_us"  # processor time of gateways
     CONNECTIONS = "connections"  # a level: those open now
     CONNECTION_ATTEMPTS = "connection_attempts"
     PARTITIONS = "partitions"  # a level
@@ -113,30 +117,84 @@ class QuotaShares(Event):
         return self.epoch, self.sequence
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayHeartbeat(Event):
+    """A gateway's registration, repeated while it runs. `gateway_names` folds them into who has a name."""
+
+    kind: ClassVar[str] = "gateway"
+    topic: ClassVar[str] = GATEWAYS_TOPIC
+
+    cluster: PhysicalClusterId
+    gateway: str
+    instance: str  # its host and settings file: a successor on the same host has the same
+    incarnation: str  # id of the gateway process, never reused
+    time_ms: int
+    started_ms: int
+    bootstrap: str = ""  # advertised addresses, one for each broker; empty with SNI
+    domain: str = ""  # of SNI host names
+    port: int = 0  # that clients use with SNI
+    tls: bool = False
+    workers: int = 1
+    version: str = ""  # of the software
+    connections: int = 0
+    state_age_ms: int = 0  # since the end of `_penstock.state` was read
+    stopped: bool = False  # it drains, and has given up its name
+
+    def __post_init__(self) -> None:
+        self.require(0 <= self.port <= 65535, "port", "a port")
+        self.require(self.workers >= 1, "workers", "one or more")
+
+    @property
+    def key(self) -> bytes:
+        return self.gateway.encode()
+
+
 class Probe(StrEnum):
     """What is timed. Produce: sending to acknowledgement. Consume: sending to delivery."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
+    CALL = "call"  # sending a request without data to its response
+
+
+class ProbeRole(StrEnum):
+    """What a probe shows. Only `path` counts for the SLO: the others show which part is at fault."""
+
+    PATH = "path"  # what clients get: a partition with as many replicas as tenants' topics have
+    ALONE = "alone"  # the broker's network, handlers and disk: it has the only replica
+    PAIR = "pair"  # the follower: one other replica, in another zone
+    REACH = "reach"  # the way through the gateway, without the disk
+    INNER = "inner"  # the broker's own listener, without gateway and disk
+    SESSION = "session"  # whether the controller considers the broker alive
+    DIRECTORY = "directory"  # the log directory: a file is written, flushed and read on the broker's host
+    CONNECT = "connect"  # a new connection, in stages
+    WAITING = "waiting"  # a probe without a result yet: `error` names its role
+    SELF = "self"  # the checker itself: how late its own loop was
 
 
 @dataclass(frozen=True, slots=True)
 class HealthProbe(Event):
-    """One probe of one broker, through the gateway, as a client sees it (Kora §4.4)."""
+    """One probe of one broker, as a client sees it (Kora §4.4)."""
 
     kind: ClassVar[str] = "health"
+    minor: ClassVar[int] = 1
     topic: ClassVar[str] = HEALTH_TOPIC
 
     cluster: PhysicalClusterId
     broker: BrokerId
     zone: Zone
-    partition: int  # of the probe topic, always led by this broker
+    partition: int  # of the probe topic, pinned to this broker; −1: none, as for `self`
     probe: Probe
     checker: str  # id of the health checker's process
     sequence: int  # plus one for each probe of the checker on this partition
-    time_ms: int  # when the probe started
+    time_ms: int  # when the probe was due: latency counts from then, whenever it was sent
     latency_us: int | None  # None if it failed
     error: str | None = None  # the error's name in Kafka or Penstock; None if it succeeded
+    role: ProbeRole = ProbeRole.PATH
+    leader: int | None = None  # when it was sent; None: unknown
+    follower: int | None = None  # of a pair
+    vantage: str = ""  # where the checker runs, such as a zone
+    stages: Mapping[str, int] = field(default_factory=dict)  # microseconds of a connection's stages
 
     def __post_init__(self) -> None:
         succeeded = self.latency_us is not None
@@ -146,6 +204,11 @@ class HealthProbe(Event):
     @property
     def succeeded(self) -> bool:
         return self.error is None
+
+    @property
+    def moved(self) -> bool:
+        """Whether another broker led the partition, so that the probe shows nothing about this one."""
+        return self.leader is not None and self.leader != self.broker
 
     @property
     def key(self) -> bytes:
@@ -187,6 +250,120 @@ class BrokerPressure(Event):
         self.require(self.waited_us >= 0, "waited_us", "zero or more")
         busy = self.handlers_busy
         self.require(busy is None or 0 <= busy <= 1, "handlers_busy", "between 0 and 1")
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.cluster}/{self.broker}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad(Event):
+    """One broker's load and what it is made of, averaged over a minute (Kora §4.1.1).
+
+    The averages are complete: a reader of a broker's last record can continue from it. Without a fresh
+    scrape `load` is None, `missing` names what could not be measured, and the other fields are the last
+    known ones.
+    """
+
+    kind: ClassVar[str] = "load"
+    topic: ClassVar[str] = LOAD_TOPIC
+
+    cluster: PhysicalClusterId
+    broker: BrokerId
+    time_ms: int  # when this was computed
+    scrape_age_ms: int | None  # of the scrape it is based on; None if there never was one
+    load: float | None  # 0 is idle, 1 is saturated; None if unknown
+    missing: tuple[str, ...] = ()  # beans without a sample, or the error of the scrape
+    wait_ms: float = 0.0  # E[W]: mean time of a request in the request and response queues
+    service_ms: float = 0.0  # time of the handler pool that a request takes
+    handlers_busy: float = 0.0  # 0 to 1, of the request handlers' time
+    network_busy: float = 0.0  # 0 to 1, of the network processors' time
+    requests: float = 0.0  # a second
+    bytes_in: float = 0.0  # a second, from producers
+    bytes_out: float = 0.0  # a second, to consumers
+    replication_bytes_in: float = 0.0  # a second, from leaders
+    replication_bytes_out: float = 0.0  # a second, to followers
+    replicas: int = 0
+    leaders: int = 0
+    disk_used_bytes: int | None = None  # None: not reported
+    disk_total_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("load", "handlers_busy", "network_busy"):
+            value = getattr(self, name)
+            self.require(value is None or 0 <= value <= 1, name, "between 0 and 1")
+        known = self.load is not None and self.scrape_age_ms is not None
+        self.require(self.load is None or known, "scrape_age_ms", "present if `load` is")
+        self.require(known != bool(self.missing), "missing", "named exactly when `load` is unknown")
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.cluster}/{self.broker}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadHour(Event):
+    """One hour of a physical cluster, for sizing. Several records of an hour are merged: see `merged`."""
+
+    kind: ClassVar[str] = "load-hour"
+    topic: ClassVar[str] = LOAD_HOURS_TOPIC
+
+    cluster: PhysicalClusterId
+    hour: int  # since the epoch
+    brokers: int
+    work: float  # the highest mean load × brokers within the hour
+    imbalance: float  # the highest broker load ÷ the mean, then
+    samples: int  # observations of all brokers
+    bytes_in: float = 0.0  # a second, from producers, on average over the samples
+    bytes_out: float = 0.0  # likewise, to consumers
+    requests: float = 0.0  # likewise
+    replicas: int = 0  # in the last sample
+    disk_used_bytes: int = 0  # in the last sample
+
+    def __post_init__(self) -> None:
+        for name in ("work", "imbalance", "samples", "brokers"):
+            self.require(getattr(self, name) >= 0, name, "zero or more")
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.cluster}/{self.hour}".encode()
+
+    def merged(self, other: LoadHour) -> LoadHour:
+        """Both records of one hour: the higher work, and averages from the one with more samples."""
+        more, less = (self, other) if self.samples >= other.samples else (other, self)
+        if less.work > more.work:
+            return replace(more, work=less.work, imbalance=less.imbalance)
+        return more
+
+
+TOPIC_RATE_FIELDS: Final = 3  # of a row: bytes in, bytes out and messages in, each a second
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRates(Event):
+    """The traffic of each topic that clients used on one broker, from `since_ms` to `time_ms`.
+
+    Topics without traffic are left out. A broker with very many topics takes several records with the same
+    time, numbered from 0.
+    """
+
+    kind: ClassVar[str] = "topic-rates"
+    topic: ClassVar[str] = LOAD_TOPIC
+
+    cluster: PhysicalClusterId
+    broker: BrokerId
+    since_ms: int
+    time_ms: int
+    # By topic: bytes in, bytes out and messages in, each a second. Names would double the bytes.
+    rates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    part: int = 0
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        self.require(self.since_ms <= self.time_ms, "since_ms", "at most `time_ms`")
+        self.require(0 <= self.part < self.parts, "part", "between zero and `parts`")
+        valid = all(len(row) == TOPIC_RATE_FIELDS and min(row) >= 0 for row in self.rates.values())
+        self.require(valid, "rates", "rows of three numbers, zero or more each")
 
     @property
     def key(self) -> bytes:

@@ -56,7 +56,7 @@ class Event:
     def to_bytes(self) -> bytes:
         members: dict[str, object] = {SCHEMA: self.schema()}
         members.update((name, getattr(self, name)) for name in readers_of(type(self)))
-        return json.dumps(members, separators=(",", ":"), allow_nan=False, default=dict).encode()
+        return json.dumps(members, separators=(",", ":"), allow_nan=False, default=_members).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes | None) -> Self:
@@ -95,6 +95,13 @@ class Event:
         if int(major) < cls.major:
             raise EventUnreadable(kind=cls.kind, reason=f"schema {version} is too old to be read")
         return members
+
+
+def _members(value: Any) -> dict[str, object]:
+    """A mapping, or a dataclass inside an event, as JSON has it."""
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return dict(value)
 
 
 def _no_constant(name: str) -> None:

@@ -28,7 +28,7 @@ PORT_MAX: Final = 65535
 _Choice = TypeVar("_Choice", bound=StrEnum)
 PRESENT: Final = object()  # for: the value in the document
 HIDDEN: Final = "(hidden)"  # shown instead of a secret
-SECRETS: Final = frozenset(("password", "client_secret", "token"))  # keys of secrets
+SECRETS: Final = frozenset(("password", "client_secret", "token", "postgres", "redis"))  # keys of secrets
 
 
 def read_documents(path: Path) -> list[Any]:
@@ -181,6 +181,13 @@ class Section:
         if not host or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
             raise self.invalid(key, "expected host:port")
         return host.strip("[]"), int(port)
+
+    def optional_address(self, key: str) -> str | None:
+        """`host:port` as it is written; None if the key is absent or null."""
+        if self.values.get(key) is None:
+            return None
+        self.address(key)
+        return self.text(key)
 
     def path(self, key: str) -> Path | None:
         """A path, relative to `base`; None if the key is absent or null."""

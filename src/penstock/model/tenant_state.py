@@ -36,6 +36,8 @@ class TenantState(Entity):
     accounts: tuple[AccountState, ...] = ()
     keys: tuple[KeyState, ...] = ()
     brokers: tuple[BrokerId, ...] = ()  # that may host its topics
+    cordoned: tuple[BrokerId, ...] = ()  # of those, the ones that take no new replica
+    demoted: tuple[BrokerId, ...] = ()  # of those, the ones that lead no new partition
     network: NetworkRule = ANYWHERE
     quota: Mapping[str, float] = field(default_factory=dict)  # by dimension
     auto_create_topics: bool = False
@@ -43,5 +45,6 @@ class TenantState(Entity):
     def content(self) -> tuple[object, ...]:
         """All fields but version and time. A state with equal content need not be published again."""
         return (
-            self.accounts, self.keys, self.brokers, self.network, dict(self.quota), self.auto_create_topics,
+            self.accounts, self.keys, self.brokers, self.cordoned, self.demoted, self.network,
+            dict(self.quota), self.auto_create_topics,
         )  # fmt: skip

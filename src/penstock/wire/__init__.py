@@ -19,6 +19,7 @@ Modules:
   compression        gzip, snappy, lz4 and zstd as in record batches
   consumer_protocol  renames topics in subscriptions and assignments of classic groups
   definitions        Kafka's message definitions, from its jars
+  digest             the batch digest: one hash of a stretch of log, equal in every copy
   encoding_errors    finds the value that cannot be encoded
   error_codes        Kafka's error codes, and which of them to retry
   fetch_fast_path    recognizes Fetch frames that need no rewriting

@@ -60,5 +60,8 @@ OBSERVED_FIELDS: Final[dict[str, ObservedFields]] = {
     "MetadataResponse": _topics("Topics"),
     "CreateTopicsResponse": _topics("Topics", "NumPartitions"),
     "DeleteTopicsResponse": _topics("Responses"),
+    "DeleteRecordsResponse": ObservedFields(
+        (), "Topics.Partitions", (TOPIC, "PartitionIndex", "ErrorCode", "LowWatermark"), "Topics"
+    ),
     "DescribeTopicPartitionsResponse": _topics("Topics"),
 }

@@ -213,8 +213,8 @@ class Splicer:
 
     __slots__ = (
         "_bytes_needed", "_decision", "_held", "_joined", "_parked", "_pass_bytes", "_pieces", "_rest",
-        "_rest_at", "_seen", "_slices", "_walk", "fast_path", "handler", "learn", "limits", "names",
-        "slice_work",
+        "_rest_at", "_seen", "_slices", "_walk", "arrived", "fast_path", "handler", "learn", "limits",
+        "names", "slice_work",
     )  # fmt: skip
 
     head_bytes: int
@@ -234,6 +234,7 @@ class Splicer:
         self._pass_bytes = 0  # the next bytes of a streamed frame that need no rewriting
         self._walk: Walk | None = None
         self._seen: Observations | None = None
+        self.arrived = 0  # bytes of the frame that is streamed
         self.slice_work = UNSLICED  # in one call
         self._rest = b""  # what the slice did not reach, from `_rest_at` on
         self._rest_at = 0
@@ -286,6 +287,7 @@ class Splicer:
         """Process received bytes; append the bytes to send to `out`."""
         position = start = 0
         if self._walk is not None:
+            self.arrived += len(data)
             pass_bytes = self._pass_bytes
             if pass_bytes:
                 here = len(data)
@@ -437,6 +439,7 @@ class Splicer:
             self.handler.sliced()
             return None
         self._seen = [] if program.observed else None
+        self.arrived = len(data) - position
         self._walk = program.stream(data, position, size, self.names, out, self._seen)
         return self._advance(None, 0, out)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.kafka.admin.outcomes import outcome
 from penstock.kafka.broker_errors import broker_error, check
 from penstock.kafka.connection import CALL_SECONDS
-from penstock.kafka.routing import CONTROLLER
+from penstock.kafka.routing import ANY_NODE, CONTROLLER
 from penstock.model.tenant_acls import AclEntry
 from penstock.wire.error_codes import Code
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.kafka.client import Client
+    from penstock.kafka.routing import Route
     from penstock.model.errors import PenstockError
 
 
@@ -153,9 +154,14 @@ async def create(
 
 
 async def describe(
-    client: Client, matching: AclFilter | None = None, *, timeout: float = CALL_SECONDS
+    client: Client,
+    matching: AclFilter | None = None,
+    *,
+    to: Route = ANY_NODE,
+    timeout: float = CALL_SECONDS,
 ) -> list[Acl]:
-    response = await client.call("DescribeAcls", _filter(matching or AclFilter()), timeout=timeout)
+    """The ACLs that match, as this node enforces them."""
+    response = await client.call("DescribeAcls", _filter(matching or AclFilter()), to=to, timeout=timeout)
     check("DescribeAcls", response["ErrorCode"], response["ErrorMessage"])
     return [_acl({**r, **a}) for r in response["Resources"] for a in r["Acls"]]
 

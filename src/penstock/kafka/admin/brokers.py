@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.kafka.broker_errors import check
 from penstock.kafka.connection import CALL_SECONDS
 from penstock.kafka.routing import CONTROLLER, Address
+from penstock.model.shadow_ids import is_shadow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,9 +51,16 @@ class Upgrade(IntEnum):
 
 
 async def describe(
-    client: Client, *, fenced: bool = False, controllers: bool = False, timeout: float = CALL_SECONDS
+    client: Client,
+    *,
+    fenced: bool = False,
+    controllers: bool = False,
+    shadows: bool = False,
+    timeout: float = CALL_SECONDS,
 ) -> Description:
-    """The brokers, including fenced ones if `fenced`; or the controllers, on a controller's client."""
+    """The brokers, including fenced ones if `fenced`; or the controllers, on a controller's client.
+
+    Shadow brokers of links are left out unless `shadows`: they store nothing."""
     endpoints = CONTROLLER_ENDPOINTS if controllers else BROKER_ENDPOINTS
 
     def body(version: int) -> dict[str, Any]:
@@ -66,6 +74,7 @@ async def describe(
             b["BrokerId"], Address(b["Host"], b["Port"]), b["Rack"], b.get("IsFenced", False)
         )
         for b in response["Brokers"]
+        if shadows or not is_shadow(b["BrokerId"])
     }
     return Description(response["ClusterId"], response["ControllerId"], brokers)
 

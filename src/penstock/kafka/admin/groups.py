@@ -82,8 +82,8 @@ async def list_all(
         check("ListGroups", response["ErrorCode"], None, f"broker {node_id}")
         return [_listing(g, node_id) for g in response["Groups"]]
 
-    nodes = (await client.cluster(refresh=True)).nodes
-    by_node = await asyncio.gather(*map(list_on, sorted(nodes)))
+    nodes = (await client.cluster(refresh=True)).real_nodes
+    by_node = await asyncio.gather(*map(list_on, nodes))
     return {listing.id: listing for listings in by_node for listing in listings}
 
 

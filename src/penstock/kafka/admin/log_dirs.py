@@ -64,5 +64,5 @@ async def describe(
             for d in response["Results"]
         )
 
-    node_ids = sorted((await client.cluster(refresh=True)).nodes) if brokers is None else list(brokers)
+    node_ids = (await client.cluster(refresh=True)).real_nodes if brokers is None else list(brokers)
     return dict(zip(node_ids, await asyncio.gather(*map(describe_on, node_ids))))

@@ -48,14 +48,17 @@ async def list_offsets(
     specs: Mapping[TopicPartition, int],
     *,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    replica: int = NOT_A_REPLICA,
     timeout: float = CALL_SECONDS,
 ) -> dict[TopicPartition, Offset | PenstockError]:
-    """The offset for each spec (an `OffsetSpec` or a time in milliseconds), from the partition's leader."""
+    """The offset for each spec (an `OffsetSpec` or a time in milliseconds), from the partition's leader.
+
+    For a `replica` other than a client, LATEST is the end of the log and not the high watermark."""
 
     def body(partitions: list[TopicPartition]) -> dict[str, Any]:
         topics = with_fields({p: {"Timestamp": specs[p]} for p in partitions})
         limit = {"IsolationLevel": isolation, "TimeoutMs": int(timeout * 1000)}
-        return {"ReplicaId": NOT_A_REPLICA, "Topics": topics, **limit}
+        return {"ReplicaId": replica, "Topics": topics, **limit}
 
     responses = await call_leaders(client, "ListOffsets", list(specs), body, timeout=timeout)
     return {

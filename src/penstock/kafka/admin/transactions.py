@@ -79,8 +79,8 @@ async def list_all(
             for t in response["TransactionStates"]
         ]
 
-    nodes = (await client.cluster(refresh=True)).nodes
-    by_node = await asyncio.gather(*map(list_on, sorted(nodes)))
+    nodes = (await client.cluster(refresh=True)).real_nodes
+    by_node = await asyncio.gather(*map(list_on, nodes))
     return {listing.id: listing for listings in by_node for listing in listings}
 
 

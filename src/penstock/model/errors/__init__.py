@@ -5,17 +5,23 @@ a hint that names the way out. The CLI, the HTTP API and `docs/errors.md` print 
 Each area has a module here, and its codes are in the range that `RANGES` gives it.
 
 Modules:
+  audit     92xx: the durability audit
+  backup    91xx: backup and restore
   balance   54xx: cells and balancing
   consume   60xx: the parallel consumer
   control   50xx: the control plane
   events    115x: records on internal topics
   fleet     20xx: the Kafka processes of a local fleet
   gateway   40xx: the gateway
+  health    56xx: probes, error budgets, mitigation of sick brokers
+  link      93xx: cluster links
   olep      70xx: logs and executors of online event processing
   pipeline  80xx: Spark jobs
   plans     31xx: rewriting frames by plans
   scale     65xx: the lag scaler
   settings  10xx: settings, files and flags
+  shadow    94xx: shadow brokers
+  tier      90xx: tiered storage
   views     71xx: views of logs
   wire      30xx: Kafka's protocol and the client that speaks it
 """

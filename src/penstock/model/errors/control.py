@@ -203,14 +203,6 @@ class RouteMissing(ControlError, NotFoundError):
     hint = "See /v1/openapi.json for the available routes."
 
 
-class CellSlow(ControlError, UpstreamError):
-    code = "PEN-5024"
-    status = 503
-    exit_code = Exit.UNHEALTHY
-    text = "the new cell was not formed within {seconds:.0f} s"
-    hint = "Check its brokers with `penstock status`, and the cell with `penstock cell list`."
-
-
 class BodyTooLarge(ControlError, CallerError):
     code = "PEN-5028"
     status = 413
@@ -278,7 +270,52 @@ class PlatformKeyDiffers(ControlError, UsageError):
     hint = "Copy the file from that host. With another key, gateways could no longer log in to Kafka."
 
 
+class GatewayCallRefused(ControlError, DeniedError):
+    code = "PEN-5050"
+    status = 403
+    text = "gateway {gateway!r} of {cluster} may not do this: {reason}"
+    hint = "A gateway acts only for the tenants of its cluster."
+
+
+class GatewayCallsTooMany(ControlError, UnavailableError):
+    code = "PEN-5051"
+    status = 503
+    text = "{cluster} has {waiting} calls of gateways waiting, which is the limit"
+    hint = "The gateway's client may retry."
+
+
 class ServerCertificateInvalid(ControlError, UsageError):
     code = "PEN-5031"
     text = "{path} cannot be used as the certificate of the HTTP API: {reason}"
     hint = "Give a certificate chain in PEM with the key that belongs to it."
+
+
+class MoveNeedsLink(ControlError, CallerError):
+    code = "PEN-5033"
+    status = 409
+    text = "{id} is on {source!r}; a move to {target!r} copies its data between Kafka clusters"
+    hint = (
+        "That needs cluster links, which this version does not have. Create a logical cluster there with "
+        "`--adopted {target}`, and copy the topics with a client."
+    )
+
+
+class ClocksDiffer(ControlError, UpstreamError):
+    code = "PEN-5034"
+    status = 503
+    text = "the clock of this host is {seconds:.0f} s behind that of the control plane at {url}, or more"
+    hint = "Synchronize the clocks of all hosts with NTP: the expiry of rotated keys depends on them."
+
+
+class AdoptedOccupied(ControlError, CallerError):
+    code = "PEN-5035"
+    status = 409
+    text = "adopted cluster {name!r} is {tenancy}: {tenants} on it"
+    hint = "Name another adopted cluster, or delete the tenants first. A dedicated tenant needs it alone."
+
+
+class AdoptedUnusable(ControlError, UpstreamError):
+    code = "PEN-5036"
+    status = 503
+    text = "adopted cluster {name!r} cannot be used now: {reason}"
+    hint = "{remedy}"

@@ -151,10 +151,10 @@ class AdoptedTwice(CallerError):
     hint = "Choose another name, or remove the first with: penstock fleet abandon {name}"
 
 
-class AdoptedNotEmpty(CallerError):
+class AdoptedInUse(CallerError):
     code = "PEN-2027"
-    text = "{name!r} is not empty: topics and groups found: {count} ({shown})"
-    hint = "Give the tenant an empty cluster, or delete the topics and groups that are no longer needed."
+    text = "{name!r} already carries a platform, or what is left of one: {shown}"
+    hint = "Use that platform's control plane. If it is gone, delete its topics `_penstock.*` first."
 
 
 class MetricsUnreachable(UnavailableError):
@@ -216,3 +216,127 @@ class ClusterTwice(CallerError):
     code = "PEN-2033"
     text = "{name!r} and {other!r} are the same Kafka cluster: {kafka_id}"
     hint = "Remove one of them from `clusters`, or correct its `bootstrap`."
+
+
+class NoBrokersSelected(CallerError):
+    code = "PEN-2035"
+    text = "cluster {name!r} has no broker that `brokers` and `zones` select; it has {listed}"
+    hint = "Correct `brokers` or `zones` of that cluster, or remove both to use every broker."
+
+
+class ClusterClaimed(CallerError):
+    code = "PEN-2036"
+    text = "cluster {name!r} carries tenants of another platform: {tenants}"
+    hint = "A Kafka cluster carries one platform. Use its control plane, or import its registry first."
+
+
+class InterventionRefused(CallerError):
+    code = "PEN-2037"
+    retriable = True
+    text = "{actor} may not intervene in {cluster} now: {reason}"
+    hint = "Wait until {other} has ended, or end it first."
+
+
+class OrderNotFollowed(UnavailableError):
+    code = "PEN-2038"
+    text = "node {node} is not {expected} after {seconds:.0f} s: {reason}"
+    hint = "Check that the supervisor runs (`penstock status`), and read the log of the node."
+
+
+class RollRunning(CallerError):
+    code = "PEN-2039"
+    text = "roll {roll} of {cluster} is {state}"
+    hint = (
+        "Wait for it (`penstock fleet roll show`), resume it or abort it. A cluster has one roll at a time."
+    )
+
+
+class RollRefused(CallerError):
+    code = "PEN-2040"
+    text = "{cluster} cannot be rolled now: {reason}"
+    hint = "{way_out}"
+
+
+class RollInterrupts(CallerError):
+    code = "PEN-2041"
+    text = "the roll would make partitions of {topics} unavailable: they have no replica to spare"
+    hint = "Add replicas, or accept it: --allow-unavailable <topic>, once for each of them."
+
+
+class NotRollable(UsageError):
+    code = "PEN-2042"
+    text = "a roll cannot change {what}"
+    hint = "{way_out}"
+
+
+class NothingToRoll(CallerError):
+    code = "PEN-2043"
+    text = "every node of {cluster} runs what its fleet file describes"
+    hint = "To restart a node anyway, name it: penstock fleet roll --node <node>"
+
+
+class RollStateConflict(CallerError):
+    code = "PEN-2044"
+    text = "roll {roll} is {state}; it cannot be {change}"
+    hint = "{way_out}"
+
+
+class RestartCommandFailed(UpstreamError):
+    code = "PEN-2045"
+    text = "the restart command of node {node} {outcome}: {output}"
+    hint = "Run it by hand: {command}. Then resume the roll, or adopt the cluster again with a right command."
+
+
+class RestartCommandInvalid(UsageError):
+    code = "PEN-2046"
+    text = "{command!r} is no restart command: {reason}"
+    hint = "Write a program and its arguments, with {{host}}: --restart 'systemctl -H {{host}} restart kafka'"
+
+
+class SettingNotApplied(UpstreamError):
+    code = "PEN-2047"
+    retriable = True
+    text = "broker {broker} has {key}={actual}, not {expected}"
+    hint = "Look for a value that is set for this broker alone, and remove it."
+
+
+class RollMissing(NotFoundError):
+    code = "PEN-2048"
+    text = "{cluster} has no roll"
+    hint = "Start one with: penstock fleet roll"
+
+
+class ControllersUnreachable(DeniedError):
+    code = "PEN-2049"
+    text = "the controllers of {cluster} cannot be read: {reason}"
+    hint = "A roll needs their listener, and the right ClusterAction for the platform's user."
+
+
+class VersionUnresolved(CallerError):
+    code = "PEN-2050"
+    text = "Kafka {version} cannot be resolved: {reason}"
+    hint = "Choose a released version, and check that this machine reaches its Maven repository."
+
+
+class VersionTooFar(UsageError):
+    code = "PEN-2051"
+    text = "a roll cannot lead from Kafka {running} to {desired}: at most {minors} minor versions at a time"
+    hint = "Roll to a version in between first, and finalize its features."
+
+
+class FeatureNotSupported(CallerError):
+    code = "PEN-2052"
+    text = "{feature} cannot be raised above {level}: node {nodes} supports no more"
+    hint = "Roll these nodes first; unregister brokers that are gone for good. Fenced nodes count, too."
+
+
+class VersionTooOld(CallerError):
+    code = "PEN-2053"
+    text = "Kafka {version} supports {feature} up to {supported}, but {level} is in force"
+    hint = "Choose a newer version: raised features cannot be taken back."
+
+
+class BrokerMinimumSet(CallerError):
+    code = "PEN-2054"
+    text = "broker {broker} sets min.insync.replicas itself, which {feature} forbids"
+    hint = "Remove it from the broker (kafka-configs --delete-config), and set it for the cluster or topics."

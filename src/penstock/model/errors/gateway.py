@@ -1,6 +1,14 @@
 """40xx: the gateway. Tenants receive Kafka's own error codes; these errors are for operators."""
 
-from penstock.model.errors import CallerError, Exit, PenstockError, UpstreamError, UsageError
+from penstock.model.errors import (
+    CallerError,
+    DeniedError,
+    Exit,
+    PenstockError,
+    UnavailableError,
+    UpstreamError,
+    UsageError,
+)
 from penstock.model.errors.plans import ResponseRefused
 
 
@@ -27,6 +35,46 @@ class CertificateUnusable(UsageError):
     code = "PEN-4004"
     text = "certificate {path} cannot be used: {reason}"
     hint = "Provide one PEM file with the private key and the certificate chain."
+
+
+class CredentialsUnusable(UsageError):
+    code = "PEN-4013"
+    text = "gateway credentials {path} cannot be used: {reason}"
+    hint = "Write them again where the control plane runs: penstock gateway credentials CLUSTER --to FILE"
+
+
+class CredentialsRefused(DeniedError):
+    code = "PEN-4014"
+    text = "the brokers at {bootstrap} refuse the gateway credentials {path}: {reason}"
+    hint = (
+        "Start the control plane of this cluster first. If it runs, the credentials are outdated: write them "
+        "again with `penstock gateway credentials`."
+    )
+
+
+class CredentialsOfOtherCluster(UsageError):
+    code = "PEN-4015"
+    text = "gateway credentials {path} are for Kafka cluster {expected}, and {bootstrap} is {actual}"
+    hint = "Correct `kafka.bootstrap`, or write the credentials of that cluster: penstock gateway credentials"
+
+
+class GatewayNameTaken(CallerError):
+    code = "PEN-4016"
+    exit_code = Exit.FAILED
+    text = "a gateway named {gateway!r} runs already on this cluster: {instance}, serving {bootstrap}"
+    hint = "Give each gateway another name: `gateway` in its file. Usage and quota shares are kept by name."
+
+
+class PlatformCallUnavailable(UnavailableError):
+    code = "PEN-4017"
+    text = "no control plane executed the call: {reason}"
+    hint = "Clients may retry. Check that a control plane runs, and `control.urls` and `control.ca`."
+
+
+class PlatformCallRefused(UpstreamError):
+    code = "PEN-4018"
+    text = "the control plane refused the call: {reason}"
+    hint = "The tenant is not on this cluster any more, or the gateway credentials are outdated."
 
 
 class UpstreamLoginRefused(UpstreamError):

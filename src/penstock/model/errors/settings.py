@@ -1,6 +1,6 @@
 """10xx: invalid settings, files and flags."""
 
-from penstock.model.errors import UsageError
+from penstock.model.errors import NotFoundError, UsageError
 
 
 class SettingUnknown(UsageError):
@@ -31,6 +31,12 @@ class NameInvalid(UsageError):
     code = "PEN-1005"
     text = "{value!r} is not a {kind}: expected {expected}"
     hint = "Copy the id from the listing that showed it."
+
+
+class SettingUnexplained(NotFoundError):
+    code = "PEN-1007"
+    text = "no settings file has a key `{key}`"
+    hint = "docs/settings.md lists all; `penstock config print FILE` shows those of a file."
 
 
 class UsageInvalid(UsageError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import pytest
 
 from penstock.fleet.jars import cache_directory, load_jars
 from penstock.fleet.java import find_java
-from tests.harness.gateway import Access, RunningGateway, new_access, start_gateway
+from tests.harness.gateway import Access, RunningGateway, access_of, new_access, start_gateway
 from tests.harness.gateway_process import GatewayFile
 
 if TYPE_CHECKING:
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
     from tests.harness.fleet import Fleet
 
-JAVA_SECONDS = 100.0
+JAVA_SECONDS = 200.0
+# A file with tenants of another deployment: tests that need nothing but tenants run there.
+TENANTS_FILE = os.environ.get("PENSTOCK_TEST_TENANTS")
 JAVA_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 
@@ -31,21 +35,28 @@ def gateway(fleet: Fleet) -> Iterator[RunningGateway]:
 
 
 @pytest.fixture
-def ada(gateway: RunningGateway) -> Access:
-    return _living(gateway).accesses[0]
+def tenants(request: pytest.FixtureRequest) -> list[Access]:
+    if TENANTS_FILE is not None:
+        return [access_of(**values) for values in json.loads(Path(TENANTS_FILE).read_text())]
+    return _living(request.getfixturevalue("gateway")).accesses
 
 
 @pytest.fixture
-def bob(gateway: RunningGateway) -> Access:
-    return _living(gateway).accesses[1]
+def ada(tenants: list[Access]) -> Access:
+    return tenants[0]
 
 
 @pytest.fixture
-def eve(gateway: RunningGateway) -> Access:
+def bob(tenants: list[Access]) -> Access:
+    return tenants[1]
+
+
+@pytest.fixture
+def eve(tenants: list[Access]) -> Access:
     """For attacks. They create groups with other tenants' names below this tenant's prefix, which tests of
     the other tenants should not meet.
     """
-    return _living(gateway).accesses[2]
+    return tenants[2]
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@
 
 The first word of a line is one of these:
 
-    tenant    its limits: ingress=, egress=, requests=, request_time=, partition_changes= (a second),
-              partitions_max=, request_bytes_max=, fetch_sessions_max=, share_sessions_max=;
+    tenant    its limits: ingress=, egress=, requests=, request_time=, gateway_time=, partition_changes=
+              (a second), partitions_max=, request_bytes_max=, fetch_sessions_max=, share_sessions_max=;
               auto_create_topics=1
     bounds    of the gateway, such as in_flight_max=4
     knows     a topic whose id the gateway has seen in a response
@@ -25,13 +25,15 @@ The first word of a line is one of these:
     after     time passes: `after 0.8s`, with a sweep at each full second
     login     the outcome of a login: `accepted`, `rejected`, `silent` (rejected without a response), `again`,
               `other` (again, as another account)
-    resolved  the result of a call on the platform's identity: `owner`, `stranger`, `acls`, `failed`
+    resolved  the result of a call on the platform's identity: `owner`, `stranger`, `acls`,
+              `partitions=1` (the tenant's), `failed`
     drain     the gateway stops
     revoke    the client's key is revoked
     lost      the broker closed its connection
     ends      the client's side is gone
     busy      the tenant has used up its slice of processor time; `slice` continues with one slice of what
               this connection has received meanwhile
+    works     `works 0.2s`: the gateway has worked for the tenant for so long
     full      `full broker` or `full client`: that side does not take more; `free` ends it
     expect    all that came out since the last `expect`, in order, separated by commas: a frame to `broker` or
               `client` (or `broker part`, the start of a frame that is not read to its end), `log in`, `call`,
@@ -67,7 +69,8 @@ from penstock.gateway.connection.states import SLICED
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.limits.metering import Usage
 from penstock.gateway.settings import Bounds
-from penstock.gateway.tenancy.platform_client import PlatformClient
+from penstock.gateway.tenancy.platform_client import platform_client
+from penstock.gateway.tenancy.telemetry import Telemetry
 from penstock.gateway.tenancy.tenant_names import TenantContext
 from penstock.gateway.tenancy.topic_ids import TopicIds
 from penstock.kafka.scram import HASHES, keys_of
@@ -109,6 +112,7 @@ DIMENSIONS = {
     "egress": Dimension.EGRESS_BYTES,
     "requests": Dimension.REQUESTS,
     "request_time": Dimension.REQUEST_TIME_US,
+    "gateway_time": Dimension.GATEWAY_TIME_US,
     "partition_changes": Dimension.PARTITION_CHANGES,
 }
 GIVEN = frozenset(("tenant", "bounds", "knows", "before", "lasts", "at"))
@@ -137,11 +141,12 @@ class Gateway:
         def versions(_: object, version: int, correlation_id: int) -> bytes:
             return api_versions_response(version, correlation_id, {"Produce": Versions(0, 13)}, {})
 
-        self.services = Services(self.bounds, versions, lambda _: (BROKER,))
+        telemetry = Telemetry(self.bounds.telemetry_pushes_per_second)
+        self.services = Services(self.bounds, versions, lambda _: (BROKER,), telemetry=telemetry)
         self.services.held.connections_of = lambda usage: [
             player for player in self.players if player.made.usage is usage
         ]
-        self.services.platform = PlatformClient((BROKER,), PlatformKey(bytes(32)), None)  # no call is made
+        self.services.platform = platform_client((BROKER,), PlatformKey(bytes(32)), None)  # no call is made
         self.context = TenantContext(self.tenant, {1: (b"gateway", 9001)}, lambda: self.now)
         self.context.topics = TopicIds(MASK.to_bytes(16))
         for name in self.known:
@@ -165,8 +170,7 @@ class Gateway:
     def _sweep(self) -> None:
         for player in self.players:
             player.sweep()
-        self.services.held.sweep(self.now)
-        self.services.response_memory.sweep(self.now)
+        self.services.sweep(self.now)
         self.later(SWEEP_SECONDS, self._sweep)
 
 
@@ -360,6 +364,12 @@ class Player:
         self.made.next_slice(self.now)
         self.carry_out()
 
+    def works(self, text: str) -> None:
+        usage, seconds = self.gateway.usage, float(text.removesuffix("s"))
+        usage.processor_seconds += seconds
+        usage.slice_ends_at += seconds
+        usage.charge_gateway_time(self.now)
+
     def full(self, text: str) -> None:
         self._set_full(text, full=True)
 
@@ -383,12 +393,14 @@ class Player:
         self.carry_out()
 
     def resolved(self, text: str) -> None:
-        results = {
+        results: dict[str, Any] = {
             "owner": True,
             "stranger": False,
             "acls": {"ThrottleTimeMs": 0, "ErrorCode": 0, "ErrorMessage": None, "Resources": []},
             "failed": BrokerUnreachable(address="10.1.2.3:9092", reason="refused"),
         }
+        if text.startswith("partitions="):  # of the topic `orders`, with one replica
+            results[text] = {"orders": (int(text.removeprefix("partitions=")), 1)}
         self.made.resolved(results[text], self.now)
         self.carry_out()
 
@@ -448,8 +460,12 @@ class Player:
     def hold(self, on: bool) -> None:
         self.made.hold(on)
 
-    def reserved(self) -> None:
+    def response_reserved(self) -> None:
         self.made.large_responses.reserved()
+        self.carry_out()
+
+    def request_reserved(self) -> None:
+        self.made.large_requests.reserved()
         self.carry_out()
 
     def give_up(self, held: int, limit: int) -> None:

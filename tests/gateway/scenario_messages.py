@@ -21,6 +21,7 @@ VERSIONS = {  # where a line names none
     "Fetch": 12, "Heartbeat": 0, "ListGroups": 3, "Metadata": 12, "Produce": 11, "SaslAuthenticate": 2,
     "SaslHandshake": 1, "DescribeConfigs": 4, "AlterConfigs": 2, "FindCoordinator": 3, "JoinGroup": 5,
     "ConsumerGroupDescribe": 1, "ShareGroupDescribe": 1, "IncrementalAlterConfigs": 1, "ShareFetch": 1,
+    "PushTelemetry": 0,
 }  # fmt: skip
 
 
@@ -59,13 +60,8 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
         case "Heartbeat":
             body = {"GroupId": fields.pop("group", "g"), "GenerationId": 1, "MemberId": "m"}
         case "JoinGroup":
-            body = {
-                "GroupId": fields.pop("group", "g"),
-                "SessionTimeoutMs": 1,
-                "MemberId": "",
-                "Protocols": [],
-            }
-            body["ProtocolType"] = "consumer"
+            body = {"GroupId": fields.pop("group", "g"), "SessionTimeoutMs": 1, "MemberId": ""}
+            body |= {"Protocols": [], "ProtocolType": "consumer"}
         case "Metadata":
             by_id = fields.pop("by", "name") == "id"
             named = {"TopicId": topic_id(topic), "Name": None} if by_id else {"Name": topic}
@@ -87,6 +83,8 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
             body = {"KeyType": 0, **({"CoordinatorKeys": [key]} if version >= 4 else {"Key": key})}
         case "ConsumerGroupDescribe" | "ShareGroupDescribe":
             body = {"GroupIds": [fields.pop("group", "g")], "IncludeAuthorizedOperations": False}
+        case "PushTelemetry":
+            body = _push()
         case "DescribeAcls":
             body = {"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1}
         case "DescribeConfigs" | "AlterConfigs" | "IncrementalAlterConfigs":
@@ -95,6 +93,12 @@ def request_body(api: str, version: int, fields: Body) -> Body:  # noqa: C901 - 
             body = {}
     lists = {name: value * repeated for name, value in body.items() if isinstance(value, list)}
     return body | lists | _typed(fields)
+
+
+def _push() -> Body:
+    """Client metrics for a subscription that does not exist."""
+    body = {"ClientInstanceId": UUID(int=1), "SubscriptionId": 1, "CompressionType": 0}
+    return body | {"Terminating": False, "Metrics": b""}
 
 
 def _produce(topic: str, version: int, fields: Body) -> Body:

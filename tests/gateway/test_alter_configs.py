@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.kafka.admin import configs
+from penstock.kafka.admin import configs, topics
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
 from penstock.wire.error_codes import Code
@@ -96,3 +96,38 @@ async def test_each_resource_is_changed_or_refused_by_itself(
     ]
     await until(lambda: settings(fleet, ada, good), RETAINED)
     assert await settings(fleet, ada, bad) == {}
+
+
+async def test_retention_bytes_and_tiering_do_not_meet(
+    fleet: Fleet, ada: Access, unique: Callable[[str], str]
+) -> None:
+    """KAFKA-20732: refused by gateways in any order of changes, and by controllers in one request."""
+    topic = unique("orders")
+    tiered, limited = {"remote.storage.enable": "true"}, {"retention.bytes": "1000000000"}
+
+    async def created(values: dict[str, str]) -> int:
+        new = {"Name": topic, "NumPartitions": 1, "ReplicationFactor": -1, "Assignments": []}
+        new["Configs"] = resource(topic, values)["Configs"]
+        response = await call(ada, "CreateTopics", {"Topics": [new], "TimeoutMs": 60_000})
+        return int(response["Topics"][0]["ErrorCode"])
+
+    async def changed(values: dict[str, str]) -> int:
+        one = resource(topic, values)
+        one["Configs"] = [{**config, "ConfigOperation": 0} for config in one["Configs"]]
+        body = {"Resources": [one], "ValidateOnly": False}
+        response = await call(ada, "IncrementalAlterConfigs", body)
+        return int(response["Responses"][0]["ErrorCode"])
+
+    assert await created(tiered | limited) == Code.INVALID_CONFIG
+    assert await created(tiered) == Code.NONE
+    await until(lambda: settings(fleet, ada, topic), tiered)
+    assert await changed(limited) == Code.INVALID_CONFIG
+    assert await changed({"retention.bytes": "-1"}) == Code.NONE
+    body = {"Resources": [resource(topic, tiered | limited)], "ValidateOnly": False}
+    replaced = await call(ada, "AlterConfigs", body)
+    assert replaced["Responses"][0]["ErrorCode"] == Code.INVALID_CONFIG
+    async with Client(fleet.bootstrap, fleet.security()) as client:
+        both: dict[str, str | None] = {**tiered, **limited}
+        new = topics.NewTopic(unique("direct"), 1, configs=both)
+        (refusal,) = (await topics.create(client, [new])).values()
+    assert "KAFKA-20732" in str(refusal)

@@ -44,6 +44,7 @@ async def sent(access: Access, frames: bytes) -> None:
 
 
 async def test_the_largest_frames_of_one_tenant_leave_the_others_alone(file: GatewayFile) -> None:
+    file.settings["bounds"] = {"breach_wait_seconds": 0.5}
     ada, eve = await asyncio.to_thread(file.write, new_access(), new_access())
     process = psutil.Process((await asyncio.to_thread(file.start)).pid)
     host, port = ada.bootstrap.split(",")[0].split(":")

@@ -18,8 +18,8 @@ from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.limits.tenant_quota import Quotas, TenantQuota
 from penstock.gateway.process.metrics import GatewayMetrics
 from penstock.kafka.admin.groups import list_all
-from penstock.kafka.broker_metrics import scrape
 from penstock.kafka.client import Client
+from penstock.kafka.metrics_scrape import scrape
 from penstock.model.events import Dimension
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId
 from penstock.quota.calibration import (

@@ -41,7 +41,13 @@ if TYPE_CHECKING:
 
 __all__ = ["victim"]
 
-WIDE_OPEN = Bounds(attempts_per_address_per_second=1e6, failed_logins_per_address=10**9, half_open_max=10**6)
+WIDE_OPEN = Bounds(
+    attempts_per_address_per_second=1e6,
+    failed_logins_per_address=10**9,
+    half_open_max=10**6,
+    breaches_per_key=10**9,
+    breaches_per_tenant=10**9,
+)
 UNLIMITED = TenantLimits(connections_max=10**6, connection_attempts_per_second=1e6)
 FRAMES_A_CONNECTION = 8
 FRAMES_A_CONNECTION_SOAKED = 48  # a login costs more than these

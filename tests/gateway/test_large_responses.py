@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from penstock.gateway.connection.states import SLICED
+from penstock.gateway.limits.frame_memory import FrameMemory
 from penstock.gateway.limits.metering import Usage
-from penstock.gateway.limits.response_memory import ResponseMemory
 from penstock.gateway.process.scheduler import Scheduler
 from penstock.wire.codec_runtime import uvarint
 from penstock.wire.frames import Request, Response, decode_response, encode_request, encode_response
@@ -153,8 +153,11 @@ class Holder:
     def hold(self, on: bool) -> None:
         raise NotImplementedError
 
-    def reserved(self) -> None:
+    def response_reserved(self) -> None:
         self.granted = True
+
+    def request_reserved(self) -> None:
+        raise NotImplementedError
 
     def give_up(self, held: int, limit: int) -> None:
         del held, limit
@@ -175,7 +178,7 @@ ADA, BOB = Usage(), Usage()
     ],
 )
 def test_response_memory(held: list[tuple[Usage, int]], usage: Usage, size: int, admitted: bool) -> None:
-    memory = ResponseMemory(100, 30.0)
+    memory = FrameMemory(100, 30.0)
     for holding, bytes_held in held:
         assert memory.reserve(Holder(), holding, bytes_held, 0.0)
 
@@ -183,7 +186,7 @@ def test_response_memory(held: list[tuple[Usage, int]], usage: Usage, size: int,
 
 
 def test_memory_goes_to_those_that_have_waited_for_longest() -> None:
-    memory = ResponseMemory(100, 30.0)
+    memory = FrameMemory(100, 30.0)
     first, ada, bob, last = Holder(), Holder(), Holder(), Holder()
     assert memory.reserve(first, ADA, 50, 0.0)
     assert not memory.reserve(ada, ADA, 20, 0.0)

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from penstock.model.durability import Deleted, Intent, named_subject
 from tests.harness.fleet import wait_for
 from tests.harness.gateway import wait_for_topic
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.harness.fleet import Fleet
-    from tests.harness.gateway import Access
+    from tests.harness.gateway import Access, RunningGateway
 
 pytestmark = pytest.mark.kafka
 SECONDS = 30.0
@@ -228,7 +229,7 @@ def wait_until(condition: Callable[[], bool], *consumers: Consumer) -> None:
 
 
 def test_admin_changes_partitions_settings_and_records_of_own_topics(
-    ada: Access, bob: Access, unique: Callable[[str], str]
+    gateway: RunningGateway, ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     topic = unique("orders")
     create(ada, topic, partitions=2)
@@ -259,6 +260,16 @@ def test_admin_changes_partitions_settings_and_records_of_own_topics(
     assert watermarks(bob, topic) == (0, 3)
     assert len(client.list_topics(topic, timeout=SECONDS).topics[topic].partitions) == 5
     assert len(other.list_topics(topic, timeout=SECONDS).topics[topic].partitions) == 2
+    # The durability audit is informed of what may delete records.
+    inside = gateway.gateway
+    events = gateway.do(lambda: inside.services.intents.take(inside.report_source, 1))
+    name = f"{ada.prefix}{topic}"
+    account = str(ada.account)
+    reported = {each.subject: each.read_facts() for each in events if name in each.subject}
+    assert reported == {
+        named_subject(name): Intent("config", account),
+        named_subject(name, 0): Deleted(1, account, str(ada.tenant.id)),
+    }
 
 
 def test_deleting_a_topic_leaves_the_other_tenants_alone(

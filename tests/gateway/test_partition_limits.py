@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.gateway.config import TenantLimits
+from penstock.gateway.config import ApiKey, ServiceAccount, TenantLimits
 from penstock.gateway.limits.admission import Admission
 from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.settings import Bounds
 from penstock.kafka.admin import topics
 from penstock.kafka.client import Client
+from penstock.model.api_keys import new_api_key
+from penstock.model.entities import Grant
 from penstock.model.errors import PenstockError
 from penstock.model.errors.wire import ConnectionLost
+from penstock.model.ids import new_service_account_id
 from penstock.wire.error_codes import Code
 from tests.gateway.test_attacks import open_as
 from tests.gateway.test_platform_requests import until
@@ -67,6 +72,29 @@ async def test_requests_at_the_same_time_cannot_exceed_the_number_of_partitions(
     assert sorted(codes) == [Code.NONE] * (LIMIT // SIZE) + [Code.POLICY_VIOLATION] * (
         CONNECTIONS - LIMIT // SIZE
     )
+    await until(lambda: partitions(fleet, access), LIMIT)
+
+
+@pytest.mark.kafka
+async def test_partitions_that_an_account_may_not_describe_count(
+    fleet: Fleet, make_gateway: Callable[..., RunningGateway], unique: Callable[[str], str]
+) -> None:
+    owner = new_access(limits=TenantLimits(partitions_max=LIMIT))
+    creator, key = new_service_account_id(secrets.choice), new_api_key(secrets.choice)
+    rights = (Grant("topic", "*", "create"),)
+    accounts = {**owner.tenant.accounts, creator: ServiceAccount(creator, rights=rights)}
+    keys = (*owner.tenant.keys, ApiKey(key.id, bytes.fromhex(key.secret_sha256), creator))
+    tenant = replace(owner.tenant, accounts=accounts, keys=keys)
+    (access,) = make_gateway(replace(owner, tenant=tenant)).accesses
+    (elsewhere,) = make_gateway(replace(owner, tenant=tenant)).accesses  # it has created nothing itself
+    other = replace(elsewhere, account=creator, key=key.id, secret=key.secret)
+
+    assert await create(access, topic(unique("orders"), LIMIT - 1)) == Code.NONE
+    await until(lambda: partitions(fleet, access), LIMIT - 1)
+    first = await create(other, topic(unique("orders"), 1))
+    second = await create(other, topic(unique("orders"), 1))
+
+    assert (first, second) == (Code.NONE, Code.POLICY_VIOLATION)
     await until(lambda: partitions(fleet, access), LIMIT)
 
 

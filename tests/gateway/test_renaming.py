@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -205,6 +206,24 @@ def test_the_gateway_places_a_new_topic() -> None:
     assert topic["Name"] == "lkc-7hq2mz_orders"
     assert (topic["NumPartitions"], topic["ReplicationFactor"]) == (-1, -1)
     assert [sorted(a["BrokerIds"]) for a in topic["Assignments"]] == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_a_new_topic_is_placed_as_broker_states_allow() -> None:
+    brokers = (*BROKERS, Broker(BrokerId(4), Zone("a"), "h", 1, 0))
+    tenant = replace(TENANT, cordoned=frozenset({BrokerId(1)}), demoted=frozenset({BrokerId(2)}))
+    assigned = [{"PartitionIndex": 0, "BrokerIds": [2, 3, 4]}]
+
+    made = request_rewriting.create_topics(creation(NumPartitions=6), tenant, brokers, spread)
+    led_by_demoted = request_rewriting.create_topics(creation(Assignments=assigned), tenant, brokers, spread)
+    too_few = request_rewriting.create_topics(creation(ReplicationFactor=-1), tenant, BROKERS, spread)
+
+    assert made.request is not None
+    placed = [a["BrokerIds"] for a in made.request.body["Topics"][0]["Assignments"]]
+    assert all(sorted(replicas) == [2, 3, 4] and replicas[0] != 2 for replicas in placed)
+    assert [one.code for one in led_by_demoted.refused] == [Code.INVALID_REPLICA_ASSIGNMENT]
+    (refused,) = too_few.refused  # never with fewer replicas than usual
+    assert refused.code == Code.INVALID_REPLICATION_FACTOR
+    assert refused.text == "3 replicas do not fit: 2 of 3 brokers take new replicas now."
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,16 @@ from penstock.gateway.connection.routes import routes
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.tenancy import apis, platform_requests
 from penstock.gateway.tenancy.apis import Treatment, request_limits, treatment
-from penstock.gateway.tenancy.request_rewriting import create_partitions, create_topics
+from penstock.gateway.tenancy.request_rewriting import (
+    TOPIC_CONFIGS_MAX,
+    TOPICS_MAX,
+    create_partitions,
+    create_topics,
+)
 from penstock.gateway.tenancy.tenant_acls import Rejection
 from penstock.kafka.admin.acls import Acl, Operation, Pattern, Permission, ResourceType
 from penstock.wire.definitions import STRUCT, load
+from penstock.wire.error_codes import Code
 from penstock.wire.frames import Request, encode_request
 from tests.gateway.scenario import Gateway, Player
 from tests.gateway.wires import BROKER, PRINCIPAL, TENANT
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.gateway.connection.connection import Connection
-    from penstock.gateway.tenancy.platform_client import PlatformClient
+    from penstock.gateway.tenancy.platform_client import PlatformCalls
     from penstock.wire.definitions import Field
 
 SERVED = sorted({route.api for route in routes(restricted=False).values()})
@@ -169,6 +175,11 @@ def test_a_request_beyond_its_bytes_is_refused_before_it_is_held(api: str) -> No
                 for n in range(4000)]}),
         ("CreateTopics", 7, {"TimeoutMs": 1, "Topics": [
             {"Name": f"topic-{n}", "NumPartitions": 3, "ReplicationFactor": 1} for n in range(600)]}),
+        ("CreateTopics", 7, {"TimeoutMs": 1, "Topics": [
+            {"Name": "orders", "NumPartitions": -1, "ReplicationFactor": -1, "Assignments": [
+                {"PartitionIndex": n, "BrokerIds": [1]} for n in range(3000)]}]}),
+        ("CreatePartitions", 3, {"TimeoutMs": 1, "Topics": [
+            {"Name": "orders", "Count": 3001, "Assignments": [{"BrokerIds": [1]}] * 3000}]}),
         ("SyncGroup", 5, {"GroupId": "g", "MemberId": "m", "ProtocolType": "range", "Assignments": [
             {"MemberId": f"member-{n:030}", "Assignment": bytes(800)} for n in range(1000)]}),
         ("JoinGroup", 9, {"GroupId": "g", "MemberId": "m", "ProtocolType": "connect", "Protocols": [
@@ -215,6 +226,26 @@ def test_partitions_are_limited_over_all_topics_of_a_request() -> None:
     assert (len(made.refused), len(grown.refused)) == (599, 599)
 
 
+def test_topics_and_their_settings_are_limited_over_a_request() -> None:
+    """Each of them takes time to place or check; elements for assigned replicas do not."""
+    topic = {"NumPartitions": 1, "ReplicationFactor": 1, "Assignments": []}
+    setting = {"Name": "retention.ms", "Value": "100000000"}
+    topics = [{"Name": f"t{n}", "Configs": [], **topic} for n in range(TOPICS_MAX + 5)]
+    many = create_topics(Request("CreateTopics", 7, 1, "c", {"Topics": topics}), TENANT, [BROKER], spread)
+    large = {"Name": "t", "Configs": [setting] * (TOPIC_CONFIGS_MAX + 1), **topic}
+    settings = create_topics(
+        Request("CreateTopics", 7, 1, "c", {"Topics": [large]}), TENANT, [BROKER], spread
+    )
+    more = [{"Name": f"t{n}", "Count": 2, "Assignments": None} for n in range(TOPICS_MAX + 5)]
+    present = {f"t{n}": (1, 1) for n in range(TOPICS_MAX + 5)}
+    grown = create_partitions(
+        Request("CreatePartitions", 3, 1, "c", {"Topics": more}), TENANT, [BROKER], spread, present
+    )
+
+    assert [len(one.refused) for one in (many, settings, grown)] == [5, 1, 5]
+    assert {refused.code for refused in many.refused} == {Code.POLICY_VIOLATION}
+
+
 class CountedPlatform:
     """Counts the calls that requests cause."""
 
@@ -250,7 +281,7 @@ def owned(count: int) -> list[Acl]:
 
 def caller(platform: CountedPlatform) -> platform_requests.Caller:
     tenant = replace(TENANT, accounts={PRINCIPAL.account: ServiceAccount(PRINCIPAL.account)})
-    return platform_requests.Caller(tenant, PRINCIPAL.account, cast("PlatformClient", platform), 1, {1})
+    return platform_requests.Caller(tenant, PRINCIPAL.account, cast("PlatformCalls", platform), 1, {1})
 
 
 async def test_a_broker_named_a_thousand_times_is_described_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ from penstock.gateway.config import ApiKey, ServiceAccount
 from penstock.gateway.connection.local_requests import CORRELATION_ID, LOOK_UP_VERSION
 from penstock.gateway.connection.states import CLIENT_FULL, IN_FLIGHT, State
 from penstock.gateway.limits.admission import Denial
+from penstock.gateway.limits.platform_turns import REQUESTS_AT_ONCE
 from penstock.gateway.process.session import Session
 from penstock.model.errors.gateway import BrokersUnknown, TooManyEarlyRequests
+from penstock.model.ids import LogicalClusterId
 from penstock.wire.error_codes import Code
 from penstock.wire.frames import (
     Request,
@@ -334,6 +337,64 @@ async def test_a_defect_in_a_platform_request_closes_its_connection(gateway: Gat
     session.data_received(request("DescribeAcls", 3, 2, **EVERY_ACL))
 
     await closed_and_reported(client)
+
+
+class SlowPlatform:
+    """Counts the calls at once; each ends when the event is set, and takes some time of the event loop."""
+
+    def __init__(self, work_seconds: float = 0.0) -> None:
+        self.calls = self.most = 0
+        self.end = asyncio.Event()
+        self.work_seconds = work_seconds
+
+    async def acls_of(self, tenant: object, accounts: object) -> list[Acl]:
+        del tenant, accounts
+        self.calls += 1
+        self.most = max(self.most, self.calls)
+        await self.end.wait()
+        self.calls -= 1
+        until = time.monotonic() + self.work_seconds
+        while time.monotonic() < until:
+            pass
+        return []
+
+
+async def responded(clients: list[Wire]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while clients:
+            clients = [client for client in clients if not client.frames()]
+            await asyncio.sleep(0)
+
+
+async def test_a_tenant_has_a_few_platform_requests_at_once(gateway: Gateway) -> None:
+    platform = SlowPlatform()
+    gateway.services.platform = platform  # type: ignore[assignment]  # it has what is called
+    connections = [serving_session(gateway) for _ in range(3 * REQUESTS_AT_ONCE)]
+
+    for session, _, _ in connections:
+        session.data_received(request("DescribeAcls", 3, 2, **EVERY_ACL))
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    assert platform.calls == REQUESTS_AT_ONCE
+    other = gateway.platform_turns.of(LogicalClusterId("lkc-000002"))
+    assert not other.locked()
+    platform.end.set()
+    await responded([client for _, client, _ in connections])
+    assert platform.most == REQUESTS_AT_ONCE
+
+
+async def test_a_platform_request_is_charged_to_its_tenant(gateway: Gateway) -> None:
+    platform = SlowPlatform(work_seconds=0.02)
+    gateway.services.platform = platform  # type: ignore[assignment]  # it has what is called
+    session, client, _ = serving_session(gateway)
+    before = session.connection.usage.processor_seconds
+
+    session.data_received(request("DescribeAcls", 3, 2, **EVERY_ACL))
+    platform.end.set()
+    await responded([client])
+
+    assert session.connection.usage.processor_seconds - before >= platform.work_seconds
 
 
 async def test_a_login_whose_tenant_is_deleted_meanwhile_closes_its_connection(gateway: Gateway) -> None:

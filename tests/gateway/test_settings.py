@@ -42,10 +42,18 @@ def test_bounds_not_in_the_file_keep_their_defaults() -> None:
 
 
 def test_a_tenants_quota_is_converted_to_the_units_counted() -> None:
-    quota = {"ingress_bytes_per_second": 20_000_000, "request_seconds_per_second": 0.5}
+    quota = {
+        "ingress_bytes_per_second": 20_000_000,
+        "request_seconds_per_second": 0.5,
+        "gateway_seconds_per_second": 0.25,
+    }
     _, config = parse_gateway(DOCUMENT | {"tenants": [TENANT | {"quota": quota}]})
 
-    assert config.tenants[0].quota == {Dimension.INGRESS_BYTES: 20e6, Dimension.REQUEST_TIME_US: 500_000}
+    assert config.tenants[0].quota == {
+        Dimension.INGRESS_BYTES: 20e6,
+        Dimension.REQUEST_TIME_US: 500_000,
+        Dimension.GATEWAY_TIME_US: 250_000,
+    }
 
 
 def test_a_tenants_log_sample_overrides_the_gateways() -> None:

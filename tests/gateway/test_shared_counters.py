@@ -163,10 +163,10 @@ def test_the_count_of_failed_logins_saturates() -> None:
 
 def test_usage_without_room_is_not_published() -> None:
     counters = SharedCounters(2)
-    usage = (1.0, 2.0, 3.0, 4.0, 5.0)
+    usage = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
     *keys, late = crowded(counters, USAGE_ROWS, lambda key: counters.publish_usage(key, usage) or None)
 
     assert not counters.publish_usage(late, usage)
     counters.become(1)
     assert counters.other_workers_usage(keys[0]) == [usage]
-    assert counters.other_workers_usage(late) == [(0.0,) * 5]
+    assert counters.other_workers_usage(late) == [(0.0,) * 6]

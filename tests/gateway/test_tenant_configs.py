@@ -18,6 +18,8 @@ from penstock.gateway.tenancy.tenant_configs import (
     TENANT_CONFIGS,
     TOPIC_CONFIGS,
     config_refusal,
+    may_conflict,
+    tiering_refusal,
 )
 from penstock.kafka.admin.configs import ResourceKind
 from penstock.kafka.connection import Connection
@@ -168,3 +170,26 @@ def test_group_settings_of_this_version_can_be_set(ada: Access, unique: Callable
     (changed,) = client.incremental_alter_configs([group]).values()
 
     changed.result()
+
+
+@pytest.mark.parametrize(
+    ("tiered", "limit", "refused"),
+    [
+        ("true", "5", True),
+        (" True ", " 0", True),
+        ("true", "-1", False),
+        ("true", None, False),
+        ("false", "5", False),
+        (None, "5", False),
+    ],
+)
+def test_a_tiered_topic_has_no_retention_bytes(tiered: str | None, limit: str | None, refused: bool) -> None:
+    changes = {"remote.storage.enable": tiered, "retention.bytes": limit}
+
+    assert (tiering_refusal(changes) is not None) is refused
+
+
+def test_only_changes_that_could_conflict_need_the_current_settings() -> None:
+    assert may_conflict({"retention.bytes": "5"})
+    assert may_conflict({"remote.storage.enable": "true"})
+    assert not may_conflict({"retention.bytes": "-1", "remote.storage.enable": "false", "retention.ms": "5"})

@@ -10,7 +10,9 @@ from urllib.request import urlopen
 from penstock.metrics_server import MetricsServer, page_of
 from penstock.model.events import QuotaShares
 from penstock.model.ids import LogicalClusterId
+from penstock.model.metric_catalogue import PROCESS, QUOTA
 from penstock.quota.metrics import CoordinatorMetrics
+from tests.harness.metrics import differences
 
 if TYPE_CHECKING:
     from penstock.quota.coordinator import Coordinator
@@ -35,7 +37,9 @@ def test_use_and_grants_of_a_tenant_are_summed_over_all_gateways() -> None:
         closing(MetricsServer(page, "127.0.0.1", 0)) as server,
         urlopen(f"http://127.0.0.1:{server.port}/metrics") as response,
     ):
-        lines = set(response.read().decode().splitlines())
+        page_text = response.read().decode()
+    lines = set(page_text.splitlines())
+    assert differences(page_text, PROCESS, QUOTA) == []
 
     labels = '{dimension="ingress_bytes",tenant="lkc-00000a"}'
     assert lines >= {

@@ -52,6 +52,7 @@ class Broker:
     listen_port: int  # of the gateway, one per broker; 0 takes a free one
     limits: Mapping[Dimension, float] = field(default_factory=dict, hash=False)  # per second, all tenants
     metrics: BrokerMetrics | None = None
+    advertised: tuple[str, int] | None = None  # host and port for clients; none: the gateway's
 
     @property
     def address(self) -> str:
@@ -126,6 +127,8 @@ class Tenant:
     quota: Mapping[Dimension, float] = field(default_factory=dict)  # per second, on this gateway
     log_sample: float | None = None  # of its requests and connections; None takes the gateway's rate
     auto_create_topics: bool = False  # when a Metadata request names one that does not exist
+    cordoned: frozenset[BrokerId] = frozenset()  # brokers that take no new replica
+    demoted: frozenset[BrokerId] = frozenset()  # brokers that lead no new partition
 
     @cached_property
     def prefix(self) -> bytes:

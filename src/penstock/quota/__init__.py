@@ -21,6 +21,7 @@ Modules:
   metrics         a coordinator's Prometheus metrics
   pressure        when a broker is under pressure
   process         runs a coordinator for each cluster until a signal stops it
+  settings        the settings file of a coordinator that runs anywhere
   share_follower  follows `_penstock.quota`: the latest shares of each tenant
   sharing         splits quotas over gateways; lazy throttling (Kora §5.2.2)
   summary         use, demand and grants of a tenant over all gateways

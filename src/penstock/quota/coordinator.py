@@ -66,6 +66,7 @@ class Coordinator:
         self._tenants: dict[int, OwnedTenants] = {}  # by owned partition, once recent reports are read
         self._readers: dict[int, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._member: GroupMembership | None = None
         self.shares = ShareFollower(client)
         self.decisions = 0
         self.decide_seconds = 0.0
@@ -74,6 +75,12 @@ class Coordinator:
     def owned(self) -> frozenset[int]:
         """The partitions that it decides for."""
         return frozenset(self._tenants)
+
+    def not_ready(self) -> str:
+        """Why it does not decide: it is ready while it is a member of its group and has read its topics."""
+        if self._member is None:
+            return "the quotas and their shares are not read"
+        return "" if self._member.is_confirmed() else "it is no member of its group"
 
     async def run(self) -> None:
         """Runs until cancelled; then other coordinators take over at once."""
@@ -94,6 +101,7 @@ class Coordinator:
                 group.create_task(self.shares.follower.run())
                 await state.wait_until_caught_up()
                 await self.shares.follower.wait_until_caught_up()
+                self._member = member
                 group.create_task(member.run())
                 group.create_task(self._decide_periodically(member))
         finally:

@@ -27,6 +27,7 @@ SHARED: Final = (
     Dimension.EGRESS_BYTES,
     Dimension.REQUESTS,
     Dimension.REQUEST_TIME_US,
+    Dimension.GATEWAY_TIME_US,
     Dimension.PARTITION_CHANGES,
 )
 

@@ -6,11 +6,10 @@ labels is bounded: beyond `TENANTS_SHOWN_MAX` tenants, those with the most traff
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-from penstock.model.key_names import CLUSTER, METRIC_PREFIX, TENANT
+from penstock.metric_families import Samples
+from penstock.model.metric_catalogue import QUOTA, TENANTS_SHOWN_MAX
 from penstock.quota.summary import demand, total_over_gateways
 
 if TYPE_CHECKING:
@@ -22,40 +21,26 @@ if TYPE_CHECKING:
     from penstock.model.ids import LogicalClusterId
     from penstock.quota.coordinator import Coordinator
 
-TENANTS_SHOWN_MAX: Final = 2_000
-_AREA: Final = METRIC_PREFIX + "quota_"
-
 
 class CoordinatorMetrics:
     def __init__(self, coordinators: Mapping[str, Coordinator]) -> None:
         self._coordinators = coordinators
 
     def collect(self) -> Iterator[Metric]:
-        used = _gauge("used", "Use per second.", TENANT, "dimension")
-        demands = _gauge("demand", "Estimated demand per second.", TENANT, "dimension")
-        granted = _gauge("granted", "Sum of all gateways' shares per second.", TENANT, "dimension")
-        text = "Share of time throttled, summed over gateways."
-        throttled = _gauge("throttled_ratio", text, TENANT, "dimension")
-        owned = _gauge("partitions_owned", "Partitions of the usage topic owned.", CLUSTER)
-        decisions = CounterMetricFamily(_AREA + "decisions", "Shares published.", labels=[CLUSTER])
-        text = "Processor time spent on decisions."
-        spent = CounterMetricFamily(_AREA + "decide_seconds", text, labels=[CLUSTER])
+        samples = Samples(QUOTA)
         for name, coordinator in self._coordinators.items():
-            owned.add_metric([name], len(coordinator.owned))
-            decisions.add_metric([name], coordinator.decisions)
-            spent.add_metric([name], coordinator.decide_seconds)
+            samples.add("partitions_owned", len(coordinator.owned), name)
+            samples.add("decisions", coordinator.decisions, name)
+            samples.add("decide_seconds", coordinator.decide_seconds, name)
             for shares in _most_active(coordinator.shares.latest):
                 for dimension in shares.quota:
-                    values = [shares.tenant, dimension]
-                    used.add_metric(values, total_over_gateways(shares.used, dimension))
-                    demands.add_metric(values, demand(shares, dimension))
-                    granted.add_metric(values, total_over_gateways(shares.shares, dimension))
-                    throttled.add_metric(values, total_over_gateways(shares.throttled, dimension))
-        yield from (used, demands, granted, throttled, owned, decisions, spent)
-
-
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_AREA + name, text, labels=labels)
+                    labels = (shares.tenant, dimension)
+                    samples.add("used", total_over_gateways(shares.used, dimension), *labels)
+                    samples.add("demand", demand(shares, dimension), *labels)
+                    samples.add("granted", total_over_gateways(shares.shares, dimension), *labels)
+                    throttled = total_over_gateways(shares.throttled, dimension)
+                    samples.add("throttled_ratio", throttled, *labels)
+        return iter(samples)
 
 
 def _most_active(latest: Mapping[LogicalClusterId, QuotaShares]) -> list[QuotaShares]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.metrics_server import metrics_at
+from penstock.metrics_server import metrics_at, on_loop, page_of
 from penstock.quota.coordinator import Coordinator
 from penstock.quota.metrics import CoordinatorMetrics
 from penstock.stop_signals import stop_event
@@ -32,7 +32,19 @@ async def run_coordinators(
         for name, client in clients.items()
     }
     try:
-        with metrics_at(metrics, CoordinatorMetrics(coordinators)):
+        loop = asyncio.get_running_loop()
+        page = on_loop(loop, page_of(CoordinatorMetrics(coordinators)))
+
+        def not_ready() -> str:
+            if stop.is_set():
+                return "it is stopping"
+            return ", ".join(
+                f"{name}: {why}" for name, one in coordinators.items() if (why := one.not_ready())
+            )
+
+        with metrics_at(metrics, page, not_ready=not_ready, loop=loop) as url:
+            if url:
+                report(f"metrics on {url}")
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one.run()) for one in coordinators.values()]
                 report(f"coordinator of {', '.join(coordinators)}, a decision every {interval_seconds:g} s")

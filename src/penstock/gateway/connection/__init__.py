@@ -10,10 +10,12 @@ Modules:
   error_responses   error responses for any API
   fast_path         passes repeated Produce requests and plain fetches without parsing
   in_flight         a request that waits for its response
+  large_requests    memory of the broker for large requests
   large_responses   memory for large responses
   local_requests    requests the gateway handles itself: login, ApiVersions, refusals, rebuilding
   local_work        runs such a request step by step, if it takes time
   login             SASL/PLAIN authentication with an API key
+  muting            does not read a client whose refusals or partition changes exceed a rate
   proxy_header      the PROXY protocol of load balancers, as a parser
   request_sampling  logs a sample of requests and connections
   routes            the table of `tenancy.apis`, prepared for the data path

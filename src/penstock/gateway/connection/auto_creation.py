@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.gateway.connection.muting import charge_partitions
 from penstock.gateway.connection.scram_login import CLIENT_ID
 from penstock.gateway.connection.stages import choose_names
 from penstock.gateway.limits.admission import Denial
@@ -80,7 +81,7 @@ def _create(local: LocalRequests, names: list[str]) -> Work:
     request = Request("CreateTopics", CREATE_TOPICS_VERSION, 0, CLIENT_ID, body)
     if local.partitions_limited():
         rebuilt, refused, decision = yield from local.plan_partitions(request)
-        connection.change_partitions(decision.changes, decision.throttle_seconds)
+        charge_partitions(connection, decision.changes, decision.throttle_seconds)
     else:
         rebuilt, refused = local.place_topics(request)
     if refused:

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.gateway.connection.effects import Close, Deny, LogIn, Wake
+from penstock.gateway.connection.effects import Close, Deny, LogIn
 from penstock.gateway.connection.fast_path import FastPath
 from penstock.gateway.connection.in_flight import InFlight, local_response
+from penstock.gateway.connection.large_requests import LargeRequests
 from penstock.gateway.connection.large_responses import FRAME_BYTES_MAX, LargeResponses
 from penstock.gateway.connection.local_requests import LocalRequests
 from penstock.gateway.connection.local_work import LocalWork
@@ -82,10 +83,10 @@ class Connection:
 
     __slots__ = (
         "_resumable", "active", "broker", "closed", "context", "early_requests", "effects", "fast_path",
-        "held", "in_flight", "in_flight_max", "inward", "large_responses", "last_active", "learning_inward",
-        "life", "limits", "local_requests", "now", "number", "outward", "pauses", "renew_at", "requests",
-        "responded_at", "responses", "routes", "sample", "services", "throttle", "to_broker", "to_client",
-        "unknown_ids", "usage", "waiter", "work",
+        "held", "in_flight", "in_flight_max", "inward", "large_requests", "large_responses", "last_active",
+        "learning_inward", "life", "limits", "local_requests", "now", "number", "outward", "pauses",
+        "renew_at", "requests", "responded_at", "responses", "routes", "sample", "services", "throttle",
+        "to_broker", "to_client", "unknown_ids", "usage", "waiter", "work",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +128,7 @@ class Connection:
         self.unknown_ids: UnknownIds | None = None
         self.renew_at = NEVER  # when to log in to the broker again
         self.held = 0  # bytes of frames that are unfinished or wait
+        self.large_requests = LargeRequests(self)
         self.large_responses = LargeResponses(self)
         self.early_requests = 0  # before login
         self._resumable = False  # something that prevented reading a frame is over
@@ -160,6 +162,8 @@ class Connection:
         throttle = self.throttle
         if throttle is not None:
             throttle.in_flight_before = len(self.in_flight)
+            if not self.requests.between_frames:
+                throttle.arrived(self.requests.arrived, self.now)
             self._look_up_ids()
             if self.pauses & DRAINING:
                 self._responses_sent()
@@ -367,8 +371,8 @@ class Connection:
     # Quota
 
     def queued(self, throttle: Throttle, api_key: int, size: int) -> bool:
-        """Queue the next frame if a limit it uses is exhausted."""
-        if not throttle.holds(api_key, size, self.now):
+        """Queue the next frame if a limit it uses is exhausted, unless it has passed here already."""
+        if self.large_requests.waits or not throttle.holds(api_key, size, self.now):
             return False
         self.pause(THROTTLED)
         return True
@@ -391,15 +395,6 @@ class Connection:
         throttle.share = tuner.share(self.broker, self.context.tenant.id, now)
         if throttle.share is not None:
             throttle.share.quota.throttled_seconds = throttle.quota.pressure_throttled_seconds
-
-    def change_partitions(self, count: int, wait: float) -> None:
-        """Count partition changes, and mute the client for as long as they cost."""
-        throttle = self.throttle
-        assert throttle is not None
-        self.usage.partition_changes += count
-        if wait > 0 and throttle.mute(wait, self.now):
-            self.pause(MUTED)
-            self.effects.append(Wake(throttle.muted_until - self.now))
 
     # Login
 
@@ -583,6 +578,7 @@ class Connection:
         self._close("")
         if self.held:
             self.services.held.count(self.waiter, None if self.throttle is None else self.usage, 0, now)
+        self.large_requests.release()
         self.large_responses.release()
         if self.throttle is not None:
             self.throttle.closed(now)

@@ -8,6 +8,7 @@ and gets its result. Its client is paused meanwhile, so that later requests keep
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -16,6 +17,7 @@ from penstock.gateway.connection import auto_creation
 from penstock.gateway.connection.effects import Call
 from penstock.gateway.connection.error_responses import error_response
 from penstock.gateway.connection.login import handshake_response
+from penstock.gateway.connection.muting import charge_partitions, charge_refusal
 from penstock.gateway.connection.routes import API_VERSIONS
 from penstock.gateway.connection.scram_login import CLIENT_ID, scram_login
 from penstock.gateway.connection.share_session import ShareSession
@@ -32,7 +34,7 @@ from penstock.kafka.admin.configs import ResourceKind
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import BrokersUnknown
 from penstock.model.errors.plans import RequestElementsTooMany
-from penstock.model.errors.wire import RequestMalformed
+from penstock.model.errors.wire import LoginRefused, RequestMalformed
 from penstock.quota.token_bucket import throttle_ms
 from penstock.wire.codec import decode_at
 from penstock.wire.definitions import load
@@ -152,7 +154,10 @@ class LocalRequests:
             case "GetTelemetrySubscriptions":
                 return telemetry.subscription(request.body)
             case "PushTelemetry":
-                return telemetry.push(self.context.tenant.id, request.body, self.connection.now)
+                response = telemetry.push(self.context.tenant.id, request.body, self.connection.now)
+                if response["ErrorCode"] != Code.NONE:
+                    charge_refusal(self.connection)
+                return response
             case _:
                 return cluster_view.scram_users(request.body["Users"])
 
@@ -191,6 +196,7 @@ class LocalRequests:
             self.connection.close(str(error))
         else:
             self.connection.respond(response)
+            charge_refusal(self.connection)
 
     def respond_error(self, request: Request, code: int, text: str, *, or_empty: bool = False) -> None:
         frame = error_response(request, code, text, or_empty=or_empty)
@@ -198,6 +204,7 @@ class LocalRequests:
             self.connection.close(f"{request.api} has no error code")
             return
         self.connection.respond(frame)
+        charge_refusal(self.connection)
 
     def respond(self, request: Request, body: dict[str, Any], wait_ms: int = 0) -> None:
         body = _with_wait(body, request, wait_ms)
@@ -310,7 +317,7 @@ class LocalRequests:
             rewrite = request_rewriting.metadata
             then = auto_creation.then(self, request, route) if auto_creation.applies(self, request) else None
         else:
-            rewrite, then = request_rewriting.share, self.share_session.on_close(request, route)
+            rewrite, then = request_rewriting.share, self.share_session.on_response(request, route)
         changed = rewrite(request, self.context.prefix.decode(), self.context.topics)
         self.connection.forward(encode_request(changed), request.correlation_id, route, then)
 
@@ -367,16 +374,16 @@ class LocalRequests:
 
     def alter_configs(self, request: Request, route: Route) -> None:
         accepted, entries = request_rewriting.alter_configs(request, self.context.tenant)
-        if accepted and request.api != request_rewriting.INCREMENTAL:
+        if accepted and request_rewriting.needs_current(request.api, accepted):
             seconds = self.connection.services.bounds.handshake_seconds
-            self.connection.work.start(self.replace_configs(request, route, accepted, entries), seconds)
+            self.connection.work.start(self.change_configs(request, route, accepted, entries), seconds)
         else:
             self.forward_configs(request, route, accepted, entries)
 
-    def replace_configs(
+    def change_configs(
         self, request: Request, route: Route, resources: list[Any], entries: list[Any]
     ) -> Work:
-        """AlterConfigs as incremental changes to what a tenant may change."""
+        """Changes that depend on the settings a resource has."""
         prefix = self.context.prefix.decode()
         names = [
             {
@@ -394,7 +401,7 @@ class LocalRequests:
         changed: list[Any] = []
         for resource in resources:
             now = current[resource["ResourceType"], resource["ResourceName"]]
-            change = request_rewriting.replaced_configs(resource, now, prefix)
+            change = request_rewriting.changed_configs(request.api, resource, now, prefix)
             (entries if "ErrorCode" in change else changed).append(change)
         self.forward_configs(request, route, changed, entries)
 
@@ -403,6 +410,7 @@ class LocalRequests:
     ) -> None:
         if any(one["ErrorMessage"] is not None for one in entries):
             self.connection.deny(Denial.NAME_REFUSED, api=request.api, error=entries[0]["ErrorMessage"])
+        self.connection.services.intents.configs_changed(self.connection.life.principal, resources)
         body = {**request.body, "Resources": resources}
         rebuilt = replace(
             request,
@@ -438,7 +446,7 @@ class LocalRequests:
         wait_ms = throttle_ms(decision.throttle_seconds, at_most=WAIT_SECONDS_MAX)
         key = "Topics" if request.api == CREATE_TOPICS else "Results"
         self.forward_rebuilt(request, rebuilt, entries, route, key, wait_ms)
-        self.connection.change_partitions(decision.changes, decision.throttle_seconds)
+        charge_partitions(self.connection, decision.changes, decision.throttle_seconds)
 
     def plan_partitions(
         self, request: Request
@@ -446,8 +454,7 @@ class LocalRequests:
         """What to send to the broker, the entries of what is refused, and the decision on limits."""
         connection, tenant, throttle = self.connection, self.context.tenant, self.throttle
         services, reservations = connection.services, self.context.reservations
-        metadata = yield from self.request_metadata(ALL_TOPICS)
-        present = request_rewriting.partitions_present(metadata, tenant.prefix.decode())
+        present = yield from self.partitions_present()
         throttle.learn_partitions(tenant.prefix, present)
         decision = decide_partitions(
             request,
@@ -468,6 +475,17 @@ class LocalRequests:
         entries = [refused.entry for refused in decision.refused] + rebuilt.entries
         self.settle_partitions(rebuilt.entries)
         return rebuilt.request, entries, decision
+
+    def partitions_present(self) -> Generator[bytes | Call, Any, dict[str, tuple[int, int]]]:
+        """By topic. A limit counts on the platform's identity: an account may not describe all topics."""
+        if self.context.tenant.limits.partitions_max is not None:
+            with suppress(
+                LoginRefused
+            ):  # the platform has no user on a cluster that was adopted with another
+                present: dict[str, tuple[int, int]] = yield Call(self.caller().partitions())
+                return present
+        metadata = yield from self.request_metadata(ALL_TOPICS)
+        return request_rewriting.partitions_present(metadata, self.context.prefix.decode())
 
     def settle_partitions(self, results: list[Any]) -> None:
         """Release reserved partitions that were not created; the others count until every broker has them."""
@@ -494,6 +512,7 @@ class LocalRequests:
         version = request.version
         if rebuilt is None:
             self.respond(request, request_rewriting.merged(None, key, entries), wait_ms)
+            charge_refusal(connection)
             return
 
         def then(frame: bytes) -> bytes:

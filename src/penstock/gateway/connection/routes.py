@@ -33,16 +33,16 @@ _WITH_TOPIC_IDS: Final = frozenset(("Metadata", "DescribeTopicPartitions"))
 _LISTING_BROKERS: Final = frozenset(("Metadata", "DescribeCluster"))
 # The broker waits on purpose, for data or members, so no service time is counted.
 _LONG_POLLS: Final = frozenset(("Fetch", "ShareFetch", "JoinGroup", "SyncGroup"))
-_OBSERVED: Final = frozenset(("Produce", "DeleteTopics"))
+_OBSERVED: Final = frozenset(("Produce", "DeleteTopics", "DeleteRecords"))
 
 
 class Route:
     """What happens to one API in one version."""
 
     __slots__ = (
-        "api", "by_id", "counts_service_time", "deletes_topics", "has_topic_ids", "lists_brokers", "produces",
-        "request", "request_bytes_max", "response", "skips_rewrite", "streams_response",
-        "version",
+        "api", "by_id", "counts_service_time", "deletes_records", "deletes_topics", "has_topic_ids",
+        "lists_brokers", "produces", "request", "request_bytes_max", "response", "skips_rewrite",
+        "streams_response", "version",
     )  # fmt: skip
 
     def __init__(self, api_key: int, api: str, version: int, *, restricted: bool) -> None:
@@ -53,6 +53,7 @@ class Route:
         self.by_id = self.produces and version >= PRODUCE_IDS_FIRST
         self.skips_rewrite = api_key == FETCH and version >= VERSION_FIRST  # if ids and session are known
         self.deletes_topics = api == "DeleteTopics"
+        self.deletes_records = api == "DeleteRecords"
         self.has_topic_ids = api in _WITH_TOPIC_IDS
         self.lists_brokers = api in _LISTING_BROKERS
         self.counts_service_time = api not in _LONG_POLLS

@@ -3,10 +3,15 @@
 When a client disconnects, a broker removes only the session that its connection opened last (Kafka 4.3,
 `ShareSessionCache`). Any other would take a place until the broker restarts, so a connection has at most one
 session at a time, as clients do. It counts until the broker has confirmed its end, or the connection ends.
+
+A broker fails every fetch of a session that still contains a deleted topic (Kafka 4.3 looks for an ACL of a
+topic without a name). Clients keep that session, so the failure is reported as a session that does not
+exist: they open another one, with the topics that there are.
 """
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from penstock.gateway.connection.stages import choose_names
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
 INITIAL_EPOCH: Final = 0  # opens a session, and replaces the member's previous one
 FINAL_EPOCH: Final = -1  # closes it
 ENDED: Final = (Code.NONE, Code.SHARE_SESSION_NOT_FOUND)
+
+ERROR_CODE: Final = Struct(">h")
+ERROR_CODE_AT: Final = 9  # in a ShareFetch response: after correlation id, tagged fields and throttle time
 
 
 class ShareSession:
@@ -52,20 +60,33 @@ class ShareSession:
         limit = self.connection.context.tenant.limits.share_sessions_max
         return f"At most {limit} share sessions on a broker: close some, or raise share_sessions_max."
 
-    def on_close(self, request: Request, route: Route) -> OnResponse | None:
-        """What to do with the response to a request that closes this session."""
-        if request.body["ShareSessionEpoch"] != FINAL_EPOCH or self.key != _key(request):
+    def on_response(self, request: Request, route: Route) -> OnResponse | None:
+        """What to do with the response to a fetch, or to a request that closes this session."""
+        closes = request.body["ShareSessionEpoch"] == FINAL_EPOCH and self.key == _key(request)
+        if not closes and request.api != "ShareFetch":
             return None
 
         def then(frame: bytes) -> bytes:
             connection = self.connection
-            if decode_response(request.api, request.version, frame).body["ErrorCode"] in ENDED:
+            if closes and decode_response(request.api, request.version, frame).body["ErrorCode"] in ENDED:
                 self.ended()
+            if request.api == "ShareFetch":
+                frame = self._without_failure(request, frame)
             choose_names(connection, route)
             assert isinstance(route.response, Program)
             return spliced(route.response, connection.responses.names, len(frame).to_bytes(4, "big") + frame)
 
         return then
+
+    def _without_failure(self, request: Request, frame: bytes) -> bytes:
+        (code,) = ERROR_CODE.unpack_from(frame, ERROR_CODE_AT)
+        if code != Code.UNKNOWN_SERVER_ERROR:
+            return frame
+        assert self.connection.context is not None
+        for topic in request.body["Topics"]:  # to be looked up again: one of them may be deleted
+            self.connection.context.topics.forget_id(topic["TopicId"].bytes)
+        missing = ERROR_CODE.pack(Code.SHARE_SESSION_NOT_FOUND)
+        return frame[:ERROR_CODE_AT] + missing + frame[ERROR_CODE_AT + ERROR_CODE.size :]
 
     def ended(self) -> None:
         """The broker has removed the session, or will when the connection ends."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.gateway.connection.in_flight import InFlight
+from penstock.gateway.connection.large_requests import LARGE_REQUEST_BYTES_MIN
 from penstock.gateway.connection.large_responses import LARGE_BYTES_MIN
+from penstock.gateway.connection.muting import charge_partitions
 from penstock.gateway.connection.routes import API_VERSIONS, BEFORE_LOGIN
 from penstock.gateway.connection.states import BROKER_SLICE, CLIENT_SLICE, NO_NEW_FRAMES
 from penstock.gateway.limits.admission import Denial
@@ -56,6 +58,8 @@ class RequestStages:
             return self._unrouted(api_key, version, size)
         if size > route.request_bytes_max:
             raise RequestFrameTooLarge(size=size, limit=route.request_bytes_max)
+        if size > LARGE_REQUEST_BYTES_MIN and route.produces and not connection.large_requests.reserve(size):
+            return HOLD
         return route.request
 
     def end(self, seen: Observations | None) -> None:
@@ -64,6 +68,8 @@ class RequestStages:
         assert route is not None
         silent = seen is not None and seen[0][0] == 0  # acks=0: no response will come
         self._count(silent=silent)
+        if self.size > LARGE_REQUEST_BYTES_MIN and route.produces:
+            connection.large_requests.release()
         cached, self.cached = self.cached, None
         if silent:
             return
@@ -192,18 +198,28 @@ class ResponseStages:
                 connection.sample.record_response(entry.correlation_id, len(response), entry.seconds, error)
 
     def _observed(self, route: Route, sent: Observations | None, seen: Observations) -> None:
-        """Act on fields observed in a response: acknowledged offsets, deleted topics."""
+        """Act on fields observed in a response: acknowledged offsets, deleted topics and records."""
         connection = self.connection
         context, throttle = connection.context, connection.throttle
         assert context is not None
         assert throttle is not None
+        principal, intents = connection.life.principal, connection.services.intents
+        if route.deletes_records:
+            assert principal is not None
+            for name, partition, error, before in seen:
+                if not error and name is not None:
+                    intents.records_deleted(principal, name.decode(), partition, before)
+            return
         if not route.produces:
             names = [name for name, _, error in seen if not error and name is not None]
             for name in names:
                 context.topics.forget(name)
                 context.reservations.deleted(name[len(context.prefix) :].decode())
+                assert principal is not None
+                intents.intended(principal, "topic-delete", name.decode())
             deleted = throttle.deleted(names)
-            connection.change_partitions(deleted, throttle.spend_changes(float(deleted), connection.now))
+            wait = throttle.spend_changes(float(deleted), connection.now)
+            charge_partitions(connection, deleted, wait)
             return
         assert sent is not None
         ids = None if route.by_id else context.topics.by_name

@@ -44,13 +44,14 @@ IN_FLIGHT: Final = 4
 DRAINING: Final = 8
 CLIENT_FULL: Final = 16  # it does not read its responses
 THROTTLED: Final = 32  # it waits in a throttle queue
-MUTED: Final = 64  # it changed too many partitions
+MUTED: Final = 64  # it changed too many partitions, or sent too many requests that were refused
 CLOSED: Final = 128  # what was read with the frame that closed it is not served
 # Processor time: what was read from a side waits in the ready queue, and neither side is read meanwhile.
 CLIENT_SLICE: Final = 256
 BROKER_SLICE: Final = 512
 HELD: Final = 1024  # the tenant's connections hold too many bytes; what was read is served
 RESPONSE_MEMORY: Final = 2048  # a large response waits for memory, and neither side is read
+REQUEST_MEMORY: Final = 4096  # a large request waits for memory of the broker
 SLICED: Final = CLIENT_SLICE | BROKER_SLICE
 # The next frame stays unread.
 NO_NEW_FRAMES: Final = LOCAL_WORK | DRAINING | IN_FLIGHT | CLIENT_FULL | THROTTLED | MUTED | CLOSED

@@ -33,7 +33,7 @@ class Throttle:
     """One connection's use of its tenant's quota, and of the tenant's share of the broker."""
 
     __slots__ = (
-        "_charged", "_expected_bytes", "_passed_queues", "_queue", "_received", "_serving_queue",
+        "_arrived", "_charged", "_expected_bytes", "_passed_queues", "_queue", "_received", "_serving_queue",
         "in_flight_before", "muted_until", "quota", "share", "usage", "waiter", "work",
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ class Throttle:
         self.work = work  # of a broker whose metrics are scraped
         self.waiter = waiter
         self.share: TenantShare | None = None  # on a broker with limits
-        self.muted_until = 0.0  # too many partition changes
+        self.muted_until = 0.0  # too many partition changes or refusals
         self._queue: ThrottleQueue | None = None  # in which it waits
         self._serving_queue: ThrottleQueue | None = None  # which is serving it now
         self._passed_queues: list[ThrottleQueue] = []  # that the next frame has already waited in
@@ -51,6 +51,7 @@ class Throttle:
         self.in_flight_before = 0  # requests in flight at the last read
         self._received = 0  # bytes from the broker since then
         self._expected_bytes = 0  # of a fetch
+        self._arrived = 0  # bytes of the frame being read that are counted
 
     # Requests
 
@@ -100,15 +101,28 @@ class Throttle:
         """Count and charge a request."""
         usage = self.usage
         usage.requests += 1
-        usage.bytes_in += size
         if self._charged or self._passed_queues:
             self._charged, self._passed_queues = [], []
+        if self.share is not None:
+            self.share.usage.requests += 1
+        if self._arrived:
+            size -= self._arrived
+            self._arrived = 0
+        self._count_bytes(size, now)
+
+    def arrived(self, size: int, now: float) -> None:
+        """Count and charge what has arrived of a request that is passed on in pieces: it may never end."""
+        more, self._arrived = size - self._arrived, size
+        self._count_bytes(more, now)
+
+    def _count_bytes(self, size: int, now: float) -> None:
+        usage = self.usage
+        usage.bytes_in += size
         if usage.bytes_in > usage.bytes_in_check_at or usage.requests > usage.requests_check_at:
             self.quota.charge_ingress(now)
         if self.share is not None:
             on_broker = self.share.usage
             on_broker.bytes_in += size
-            on_broker.requests += 1
             if on_broker.bytes_in > on_broker.bytes_in_check_at:
                 self.share.quota.charge_ingress(now)
 
@@ -205,11 +219,11 @@ class Throttle:
     def learn_partitions(self, prefix: bytes, present: Mapping[str, tuple[int, int]]) -> None:
         self.quota.partitions = {prefix + name.encode(): count for name, (count, _) in present.items()}
 
-    def mute(self, seconds: float, now: float) -> bool:
+    def mute(self, seconds: float, now: float, reason: Dimension) -> bool:
         """Read the client no more for so long, whatever it sends; false if it is muted for longer already."""
         until = now + min(seconds, WAIT_SECONDS_MAX)
         if until <= self.muted_until:
             return False
-        self.quota.waited(Dimension.PARTITION_CHANGES, until - max(now, self.muted_until))
+        self.quota.waited(reason, until - max(now, self.muted_until))
         self.muted_until = until
         return True

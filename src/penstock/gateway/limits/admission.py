@@ -1,8 +1,8 @@
 """Whether a client may connect, decided before a byte is read: counts and rates, with the time passed in.
 
 `Admission` is consulted on every accept (before TLS), after every failed login and after every successful
-one. Each denial has a reason, which is also the label of the metric that counts it. Memory is bounded
-(`shared_counters`): addresses without a connection are forgotten when there is no room.
+one. Memory is bounded (`shared_counters`): addresses without a connection are forgotten when there is no
+room. Clients that break limits are slowed down (`breaches`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ipaddress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from penstock.gateway.limits.breaches import Breaches
 from penstock.gateway.limits.partition_reservations import PENDING_SECONDS
 from penstock.gateway.limits.shared_counters import HALF_OPEN, OPEN, SharedCounters
 from penstock.model.backoff import Backoff
@@ -53,12 +54,22 @@ class Denial(StrEnum):
     UPSTREAM = "upstream"  # the broker cannot be reached, or its response cannot be passed on
 
 
+# Denials that are a client's breach of a limit, if they close its connection.
+BREACHES: Final = frozenset(
+    (
+        Denial.API_REFUSED, Denial.EARLY_REQUESTS, Denial.HELD_BYTES, Denial.MALFORMED, Denial.NAME_REFUSED,
+        Denial.TOO_LARGE, Denial.TOO_MANY_ELEMENTS,
+    )
+)  # fmt: skip
+
+
 class Admission:
     """Limits shared by all workers of a gateway: each worker has an instance over the shared counters."""
 
     def __init__(self, bounds: Bounds, counters: SharedCounters | None = None) -> None:
         self.bounds = bounds
         self.counters = counters or SharedCounters()
+        self.breaches = Breaches(bounds, self.counters)
 
     @property
     def open(self) -> int:
@@ -86,12 +97,12 @@ class Admission:
         own.totals[HALF_OPEN] += 1
         own.connections[row] += 1
         own.half_open[row] += 1
-        denial = self._denial(key, row, now)
+        denial = self._denial(address, key, row, now)
         if denial is not None:
             self.release(address, None)
         return denial
 
-    def _denial(self, key: int, row: int, now: float) -> Denial | None:
+    def _denial(self, address: str, key: int, row: int, now: float) -> Denial | None:
         """Why a connection that has been counted must be closed again."""
         bounds = self.bounds
         if self.open > bounds.connections_max:
@@ -104,7 +115,8 @@ class Admission:
             return Denial.ADDRESS_FULL
         if self._locked_out(key, now):
             return Denial.FAILED_LOGINS
-        if not self._take(key, row, bounds.attempts_per_address_per_second, now):
+        rate = self.breaches.address_rate(network_of(address), bounds.attempts_per_address_per_second, now)
+        if not self._take(key, row, rate, now):
             return Denial.ADDRESS_RATE
         return None
 
@@ -141,13 +153,24 @@ class Admission:
         denial = None
         if self.counters.connections(key) > tenant.limits.connections_max:
             denial = Denial.TENANT_FULL
-        elif not self._take(key, row, tenant.limits.connection_attempts_per_second, now):
+        elif not self._take(key, row, self._login_rate(tenant, now), now):
             denial = Denial.TENANT_RATE
         if denial is not None:
             own.connections[row] -= 1
             return denial
         self._no_longer_half_open(address)
         return None
+
+    def _login_rate(self, tenant: Tenant, now: float) -> float:
+        return self.breaches.tenant_rate(tenant.id, tenant.limits.connection_attempts_per_second, now)
+
+    def breached(self, address: str, tenant: str, key: str, now: float) -> None:
+        """A connection was closed because it broke a limit; tenant and key are empty before login."""
+        self.breaches.count(network_of(address), tenant, key, now)
+
+    def login_wait(self, address: str, key: str, now: float) -> float | None:
+        """Seconds before a login is processed, after breaches; None if too many wait already."""
+        return self.breaches.login_wait(network_of(address), key, now)
 
     def _no_longer_half_open(self, address: str) -> None:
         own = self.counters.own

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from penstock.gateway.limits.worker_quota import increase
-from penstock.kafka.broker_metrics import scrape
+from penstock.kafka.metrics_scrape import scrape
 from penstock.model import key_names
 from penstock.model.errors import PenstockError
 from penstock.quota.calibration import CalibrationState, HandlerSample, updated_calibration, work_seconds
@@ -65,7 +65,15 @@ class Calibration:
 
     def __init__(self, brokers: Iterable[Broker], counters: SharedCounters) -> None:
         self._counters = counters
-        self._brokers = {int(one.id): BrokerWork(one.metrics) for one in brokers if one.metrics is not None}
+        self._brokers: dict[int, BrokerWork] = {}
+        self.follow(brokers)
+
+    def follow(self, brokers: Iterable[Broker]) -> None:
+        """The brokers from now on; those known before keep their factors."""
+        measured = {int(one.id): one.metrics for one in brokers if one.metrics is not None}
+        self._brokers = {
+            number: self._brokers.get(number) or BrokerWork(metrics) for number, metrics in measured.items()
+        }
 
     def __iter__(self) -> Iterator[tuple[int, BrokerWork]]:
         return iter(self._brokers.items())
@@ -74,7 +82,7 @@ class Calibration:
         return self._brokers.get(int(broker.id))
 
     async def update(self) -> None:
-        for number, work in self._brokers.items():
+        for number, work in [*self._brokers.items()]:
             try:
                 metrics = await scrape(work.metrics.host, work.metrics.port)
             except PenstockError as failure:

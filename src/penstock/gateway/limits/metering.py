@@ -25,11 +25,11 @@ class Usage:
     """One tenant's counters on this gateway."""
 
     __slots__ = (
-        "attempts", "bytes_in", "bytes_in_check_at", "bytes_out", "calibration", "connections",
-        "exhausted", "granted", "held_bytes", "held_pauses", "partition_changes",
-        "pressure_throttled_seconds", "processor_check_at", "processor_seconds", "refused", "requests",
-        "requests_check_at", "response_waits", "service_seconds", "slice_ends_at", "slices_queued",
-        "throttled_seconds",
+        "attempts", "bytes_in", "bytes_in_check_at", "bytes_out", "calibration", "charge_gateway_time",
+        "connections", "exhausted", "granted", "held_bytes", "held_pauses", "logins_delayed",
+        "partition_changes", "pressure_throttled_seconds", "processor_check_at", "processor_seconds",
+        "refused", "request_waits", "requests", "requests_check_at", "response_waits", "service_seconds",
+        "slice_ends_at", "slices_queued", "throttled_seconds",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -41,6 +41,7 @@ class Usage:
         self.exhausted = 0  # bits of exhausted limits
         self.held_bytes = 0  # now, of frames that are unfinished or wait
         self.held_pauses = 0  # how often they exceeded their budget
+        self.request_waits = 0  # how often a large request waited for memory of its broker
         self.response_waits = 0  # how often a large response waited for memory
         # Time of the event loop, and at which value of it the current slice is used up (`ready_queue`).
         self.processor_seconds = 0.0
@@ -51,11 +52,13 @@ class Usage:
         self.calibration = 0.0  # seconds to add to that, below 0: what was not the broker's work
         self.connections = 0
         self.attempts = 0
+        self.logins_delayed = 0  # after breaches of limits
         self.partition_changes = 0  # of tenants with a limit on them
         self.throttled_seconds: Mapping[Dimension, float] = {}  # by the tenant's own quota
         self.pressure_throttled_seconds: Mapping[Dimension, float] = {}  # by a broker's limits
         self.refused: Counter[str] = Counter()  # successful logins that were not admitted, by reason
         self.granted: Callable[[], Mapping[Dimension, float]] = dict  # the part of its quota in force here
+        self.charge_gateway_time: Callable[[float], None] = _no_charge  # to its quota, at this time
 
     def request_time_us(self) -> float:
         """The broker time spent on this tenant, as far as it can be measured."""
@@ -67,6 +70,7 @@ class Usage:
             Dimension.EGRESS_BYTES: self.bytes_out,
             Dimension.REQUESTS: self.requests,
             Dimension.REQUEST_TIME_US: self.request_time_us(),
+            Dimension.GATEWAY_TIME_US: self.processor_seconds * 1e6,
             Dimension.CONNECTION_ATTEMPTS: self.attempts,
             Dimension.PARTITION_CHANGES: self.partition_changes,
         }
@@ -83,6 +87,10 @@ class Usage:
             throttled_ms={str(name): int(value * 1000) for name, value in self.throttled_seconds.items()},
             levels={str(Dimension.CONNECTIONS): self.connections},
         )
+
+
+def _no_charge(now: float) -> None:
+    del now
 
 
 @dataclass(frozen=True, slots=True)

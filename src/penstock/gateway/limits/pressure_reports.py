@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from penstock.kafka.append import append
-from penstock.kafka.broker_metrics import scrape
+from penstock.kafka.metrics_scrape import scrape
 from penstock.model import key_names
 from penstock.model.errors import PenstockError
 from penstock.model.events import BrokerPressure

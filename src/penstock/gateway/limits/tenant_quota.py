@@ -30,15 +30,19 @@ LIMIT_BITS: Final[Mapping[Dimension, int]] = {
     Dimension.EGRESS_BYTES: 2,
     Dimension.REQUESTS: 4,
     Dimension.REQUEST_TIME_US: 8,
+    Dimension.GATEWAY_TIME_US: 16,
 }
 _THROTTLED_APIS: Final = (
     (Dimension.INGRESS_BYTES, (PRODUCE,)),
     (Dimension.EGRESS_BYTES, (FETCH, SHARE_FETCH)),
     (Dimension.REQUESTS, None),
     (Dimension.REQUEST_TIME_US, None),
+    (Dimension.GATEWAY_TIME_US, None),
 )
-# Request time is known only after the response, so at most one window is charged, as in Kafka.
-_QUEUE_SECONDS_MAX: Final = {Dimension.REQUEST_TIME_US: THROTTLE_SECONDS_MAX}
+# Time is known only afterwards, so at most one window is charged, as in Kafka.
+_QUEUE_SECONDS_MAX: Final = dict.fromkeys(
+    (Dimension.REQUEST_TIME_US, Dimension.GATEWAY_TIME_US), THROTTLE_SECONDS_MAX
+)
 
 Rates = Mapping[Dimension, float]  # per second; unlisted dimensions are unlimited
 
@@ -51,18 +55,20 @@ class TenantQuota:
     """
 
     __slots__ = (
-        "_buckets", "_bytes_in", "_egress", "_prepaid", "_queues", "_requests", "_service", "_time_us",
-        "_usage", "egress_left", "fetch_bytes_max", "partitions", "pressure_throttled_seconds",
-        "service_check_at", "throttled_seconds",
+        "_buckets", "_bytes_in", "_egress", "_prepaid", "_processor", "_queues", "_refusals", "_requests",
+        "_service", "_time_us", "_usage", "egress_left", "fetch_bytes_max", "partitions",
+        "pressure_throttled_seconds", "service_check_at", "throttled_seconds",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._buckets: dict[Dimension, Bucket] = {}
         self._queues: dict[Dimension, ThrottleQueue] = {}
         self._prepaid: dict[Dimension, float] = {}  # charged before it was counted
+        self._refusals: Bucket | None = None  # once a request was refused
         self._usage: Usage | None = None  # the counters to charge
         self._requests, self._bytes_in, self._time_us = 0, 0, 0.0  # counter values already charged
         self._service = 0.0  # service seconds at the last charge of request time
+        self._processor = 0.0  # processor seconds at the last charge of gateway time
         self._egress = UNLIMITED  # `egress_left` at the last charge
         self.service_check_at = self.egress_left = UNLIMITED
         self.throttled_seconds: dict[Dimension, float] = {}
@@ -80,6 +86,8 @@ class TenantQuota:
             self._usage = usage
             self._requests, self._bytes_in = usage.requests, usage.bytes_in
             self._service, self._time_us = usage.service_seconds, usage.request_time_us()
+            self._processor = usage.processor_seconds
+            usage.charge_gateway_time = self.charge_gateway_time
             self._set_thresholds()
 
     # Charging
@@ -114,6 +122,14 @@ class TenantQuota:
         self._set_thresholds()
         return wait
 
+    def charge_gateway_time(self, now: float) -> None:
+        """Charge the processor time of this gateway. Called whenever a part of a slice is used up."""
+        usage = self._usage
+        assert usage is not None
+        used, self._processor = usage.processor_seconds - self._processor, usage.processor_seconds
+        if Dimension.GATEWAY_TIME_US in self._buckets:
+            self._charge_late({Dimension.GATEWAY_TIME_US: used * 1e6}, now)
+
     def charge_other_workers(self, use: Rates, now: float) -> None:
         """Charge what other workers let pass of the same limits; the next request here waits for it, too."""
         if self._egress != UNLIMITED:
@@ -125,6 +141,12 @@ class TenantQuota:
     def charge(self, use: Mapping[Dimension, float], now: float) -> float:
         """Charge use; returns the longest wait of its dimensions in seconds."""
         return max((b.spend(use[d], now) for d, b in self._buckets.items() if d in use), default=0.0)
+
+    def charge_refusal(self, rate: float, amount: float, now: float) -> float:
+        """Charge a refused request to a rate of the gateway; returns seconds until it is paid."""
+        if self._refusals is None:
+            self._refusals = Bucket.full(rate, now)
+        return self._refusals.spend(amount, now)
 
     def charge_ahead(self, dimension: Dimension, amount: float, now: float) -> None:
         """Charge use before it is counted."""
@@ -165,6 +187,7 @@ class TenantQuota:
         if self._usage is not None:
             self.charge_ingress(now)
             self.charge_service_time(now)
+            self.charge_gateway_time(now)
         if self._egress != UNLIMITED:
             self._charge_late({Dimension.EGRESS_BYTES: self._egress - self.egress_left}, now)
         for dimension in self._buckets.keys() - rates.keys():

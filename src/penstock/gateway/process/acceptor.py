@@ -83,6 +83,14 @@ class Acceptor:
         for listener, broker in self._listeners:
             asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener, broker)
 
+    def leave(self, broker: int) -> None:
+        """Stop listening for one broker, with routing by port."""
+        for listener, served in self._listeners:
+            if served is not None and served.id == broker:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+                listener.close()
+        self._listeners = [each for each in self._listeners if each[1] is None or each[1].id != broker]
+
     def stop(self) -> None:
         loop = asyncio.get_running_loop()
         for listener, _ in self._listeners:
@@ -172,6 +180,8 @@ class Acceptor:
                 lambda: protocol, client, ssl=self.tls, ssl_handshake_timeout=seconds
             )
         except (OSError, ssl.SSLError) as failure:
+            if isinstance(failure, ssl.SSLError):  # not a client that is gone
+                server.admission.breached(session.connection.life.address, "", "", server.now())
             server.denied(session, Denial.MALFORMED, error=failure)
         finally:
             if session.transport is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import signal
 from dataclasses import dataclass, replace
@@ -19,14 +18,18 @@ from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.limits.worker_quota import WorkerQuotas
 from penstock.gateway.process.acceptor import fitted, raise_descriptor_limit
 from penstock.gateway.process.ack_writer import AckWriter
+from penstock.gateway.process.broker_source import BrokerSource
 from penstock.gateway.process.config_source import FileSource
+from penstock.gateway.process.discovery import with_brokers
+from penstock.gateway.process.intent_writer import IntentWriter
+from penstock.gateway.process.management import Management
 from penstock.gateway.process.metrics import GatewayMetrics
+from penstock.gateway.process.registration import Registration
 from penstock.gateway.process.run_file import announce, withdraw
 from penstock.gateway.process.server import Gateway
 from penstock.gateway.process.tenant_source import gateway_client, state_source
 from penstock.gateway.process.worker_supervisor import Supervisor, WorkerSlot, as_worker, reserve_ports
 from penstock.gateway.settings import TenantsFrom, read_gateway_file
-from penstock.metrics_server import MetricsServer, page_of
 from penstock.model.errors import Exit
 from penstock.model.errors.settings import ExtraMissing
 from penstock.model.plural import counted
@@ -40,10 +43,10 @@ if TYPE_CHECKING:
     from penstock.gateway.process.tenant_source import StateSource
     from penstock.gateway.process.worker_supervisor import Worker
     from penstock.gateway.settings import GatewaySettings
+    from penstock.kafka.client import Client
     from penstock.model.schema import Event
 
 GARBAGE_CHECKED_EVERY: Final = 20_000  # allocations; ended connections alone leave cycles, of some 50 objects
-METRICS_RETRY_SECONDS: Final = 1.0  # between two tries for a port that a predecessor still has
 DRAIN_SECONDS_MORE: Final = 15.0  # beyond what a gateway gives its clients
 
 
@@ -59,6 +62,8 @@ def run_gateway(
     except ImportError as missing:
         raise ExtraMissing(what="the gateway", module="uvloop", extra="platform") from missing
     settings, config = read_gateway_file(path)
+    if settings.kafka is not None:
+        config = asyncio.run(with_brokers(path, settings, config, report))
     if workers is not None:
         settings = replace(settings, workers=workers)
     descriptors = raise_descriptor_limit() * settings.workers
@@ -121,11 +126,14 @@ class _Process:
             loop.add_signal_handler(signal.SIGINT, lambda: None)  # the supervisor receives it, and drains us
             loop.add_reader(self.slot.channel.fileno(), stop.set)  # readable only when the supervisor ends
         async with contextlib.AsyncExitStack() as stack:
+            management = Management(self.settings, stop)
+            if management.bind(stack) and management.url:
+                self.report(f"metrics on {management.url}")
             starting = asyncio.create_task(self._start(stack, stop))
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
-                await self._serve_until(stop, await starting)
+                await self._serve_until(stop, await starting, management)
             else:  # no broker has been reached yet
                 starting.cancel()
 
@@ -133,14 +141,18 @@ class _Process:
         """Start the gateway with the quotas of its file, or with its share of the cluster's."""
         settings, counters = self.settings, self.counters
         source: FileSource | StateSource
+        following: BrokerSource | None = None
         shares: WorkerQuotas | QuotaShareFollower
         client = await stack.enter_async_context(gateway_client(settings, self.config))
-        writers: list[AckWriter | UsageReporter] = [ack_writer := AckWriter()]
+        registration: Registration | None = None
+        writers: list[AckWriter | IntentWriter | UsageReporter] = [ack_writer := AckWriter(), IntentWriter()]
         if settings.tenants_from is TenantsFrom.FILE:
             source, config = FileSource(self.path), self.config
             shares = WorkerQuotas(counters)
         else:
+            registration = await self._register(client, stack)
             source = state_source(settings, self.config)
+            following = BrokerSource(self.path, settings, self.config, source)
             config = await source.first()
             writers.append(UsageReporter())
             shares = QuotaShareFollower(client, settings.gateway, settings.gateways)
@@ -166,24 +178,41 @@ class _Process:
         watch = PressureWatch(gateway)
         reports = client if settings.tenants_from is TenantsFrom.STATE else None
         tasks = [shares.run(gateway), watch.run(reports), tuner.run(gateway, watch), calibration.run()]
+        if following is not None:
+            tasks.append(following.run(client))
+        if registration is not None:
+            registration.serve(gateway)
+            tasks.append(registration.run())
         for writer in writers:
             stack.push_async_callback(writer.flush, client)
             tasks.append(writer.run(client))
         _run_beside(tasks, stack, stop)
         return GatewayMetrics(gateway, tuner, calibration, ack_writer)
 
-    async def _serve_until(self, stop: asyncio.Event, metrics: GatewayMetrics) -> None:
+    async def _register(self, client: Client, stack: contextlib.AsyncExitStack) -> Registration | None:
+        """Claim the name of a gateway that runs by itself; the first worker does it for all."""
+        settings, index = self.settings, 0 if self.slot is None else self.slot.index
+        if settings.kafka is None or index != 0:
+            return None
+        name = settings.gateway if self.slot is None else settings.gateway.removesuffix(f".{index}")
+        registration = Registration(client, self.config.cluster, name, self.path)
+        stack.push_async_callback(registration.leave)
+        await registration.claim()
+        return registration
+
+    async def _serve_until(
+        self, stop: asyncio.Event, metrics: GatewayMetrics, management: Management
+    ) -> None:
         gateway = metrics.gateway
         gc.collect()
         gc.freeze()  # plans and routes stay, so the collector need not look through them again
         async with contextlib.AsyncExitStack() as stack:
             if self.slot is None:
                 stack.callback(withdraw, self.path)
-            if self.settings.metrics_port is None:
-                self._announce(gateway, "")
-            elif not self._serve_metrics(metrics, self.settings.metrics_port, stack):
-                self._announce(gateway, "")  # until the predecessor gives up the port
-                _run_beside([self._retry_metrics(metrics, self.settings.metrics_port, stack)], stack)
+            management.metrics = metrics
+            self._announce(gateway, management.url)
+            if self.settings.metrics_port is not None and not management.url:
+                _run_beside([self._announce_metrics(gateway, management, stack)], stack)
             if self.slot is None:
                 tenants = counted(len(gateway.config.tenants), "tenant")
                 self.report(f"gateway {self.settings.gateway} serves {tenants} at {gateway.bootstrap}")
@@ -197,27 +226,13 @@ class _Process:
         else:
             announce(self.path, self.settings.gateway, gateway.bootstrap, metrics)
 
-    def _serve_metrics(self, metrics: GatewayMetrics, port: int, stack: contextlib.AsyncExitStack) -> bool:
-        """False if another process has the port."""
-        try:
-            ready = metrics.gateway.state_is_current
-            server = MetricsServer(page_of(metrics), self.settings.metrics_listen, port, ready=ready)
-        except OSError as failure:
-            if failure.errno != errno.EADDRINUSE:
-                raise
-            return False
-        stack.callback(server.close)
-        host = self.settings.metrics_listen
-        address = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/metrics"
-        self.report(f"metrics on {address}")
-        self._announce(metrics.gateway, address)
-        return True
-
-    async def _retry_metrics(
-        self, metrics: GatewayMetrics, port: int, stack: contextlib.AsyncExitStack
+    async def _announce_metrics(
+        self, gateway: Gateway, management: Management, stack: contextlib.AsyncExitStack
     ) -> None:
-        while not self._serve_metrics(metrics, port, stack):
-            await asyncio.sleep(METRICS_RETRY_SECONDS)
+        """Once the predecessor has given up the port."""
+        await management.wait_until_bound(stack)
+        self.report(f"metrics on {management.url}")
+        self._announce(gateway, management.url)
 
 
 def _run_beside(

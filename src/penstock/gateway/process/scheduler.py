@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from penstock.gateway.limits.ready_queue import ReadyQueue
@@ -20,7 +21,8 @@ class Scheduler:
         self._armed = False
 
     def charge(self, usage: Usage) -> None:
-        """A tenant has used half a slice: the next begins with the next pass."""
+        """A tenant has used half a slice: charge its quota, and begin the next with the next pass."""
+        usage.charge_gateway_time(time.monotonic())
         self.queue.charge(usage)
         self._arm()
 

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from penstock.balance.replica_placement import spread
+from penstock.certificate_reload import ServerCertificate, ServerTls
 from penstock.gateway.config import revoked_connections
 from penstock.gateway.connection.local_requests import api_versions_response
 from penstock.gateway.connection.request_sampling import RequestSampling
@@ -28,23 +29,26 @@ from penstock.gateway.connection.routes import routes
 from penstock.gateway.connection.scram_login import KEYS_KEPT_MAX
 from penstock.gateway.connection.services import Services
 from penstock.gateway.limits.ack_ranges import Acks
-from penstock.gateway.limits.admission import Admission, Denial
+from penstock.gateway.limits.admission import BREACHES, Admission, Denial
 from penstock.gateway.limits.denial_log import DenialLog
 from penstock.gateway.limits.metering import Source, Usage
+from penstock.gateway.limits.platform_turns import PlatformTurns
 from penstock.gateway.limits.share_sessions import ShareSessions
 from penstock.gateway.limits.shared_counters import SharedCounters
 from penstock.gateway.limits.tenant_quota import Quotas
 from penstock.gateway.process.acceptor import Acceptor
+from penstock.gateway.process.control_plane_calls import ControlPlaneCalls
 from penstock.gateway.process.scheduler import Scheduler
 from penstock.gateway.process.session import Session
 from penstock.gateway.process.sni_hosts import Host, host_name, parse_host
+from penstock.gateway.process.tenant_source import upstream_tls
 from penstock.gateway.settings import Routing, read_platform_key
 from penstock.gateway.tenancy.apis import offered
-from penstock.gateway.tenancy.platform_client import PlatformClient
+from penstock.gateway.tenancy.platform_client import platform_client
 from penstock.gateway.tenancy.telemetry import Telemetry
 from penstock.gateway.tenancy.tenant_names import TenantContext
 from penstock.kafka.connection import Connection
-from penstock.kafka.security import Security, tls_context
+from penstock.kafka.security import Security
 from penstock.model import key_names
 from penstock.model.backoff import Backoff
 from penstock.model.errors import PenstockError
@@ -53,8 +57,10 @@ from penstock.wire.definitions import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+    from pathlib import Path
 
     from penstock.balance.replica_placement import Placement
+    from penstock.fleet.passwords import PlatformKey
     from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
     from penstock.gateway.limits.broker_pressure import AutoTuner
     from penstock.gateway.limits.calibration import Calibration
@@ -62,6 +68,7 @@ if TYPE_CHECKING:
     from penstock.gateway.process.config_source import ConfigSource
     from penstock.gateway.process.upstream import Upstream
     from penstock.gateway.settings import GatewaySettings
+    from penstock.gateway.tenancy.platform_client import PlatformCalls
     from penstock.model.ids import LogicalClusterId
     from penstock.model.schema import Event as PublishedEvent
 
@@ -114,6 +121,7 @@ class Gateway:
         )
         self.services.held.connections_of = self._sessions_of
         self.scheduler = Scheduler()
+        self.platform_turns = PlatformTurns()
         self.anonymous_usage = Usage()  # connections before login share one slice of processor time
         self.usage: dict[LogicalClusterId, Usage] = {}
         self.denials: dict[Denial, int] = dict.fromkeys(Denial, 0)
@@ -129,6 +137,7 @@ class Gateway:
         self._numbers = itertools.count(1)
         self._round_robin = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
+        self._watches: dict[int, asyncio.Task[None]] = {}  # of brokers' API versions
         self._reports = itertools.count()
         self._denial_log = DenialLog()
         self._closing_upstreams: set[Upstream] = set()  # still flushing after their clients have left
@@ -141,16 +150,14 @@ class Gateway:
         """Listen, once the API versions of at least one broker are known."""
         key = read_platform_key(self.settings)
         self._password = lru_cache(maxsize=KEYS_KEPT_MAX)(key.password)
-        if self.settings.upstream_ca is not None:
-            self.upstream_tls = tls_context(self.settings.upstream_ca)
-        self.services.platform = PlatformClient(self.config.brokers, key, self.upstream_tls)
+        self.upstream_tls = upstream_tls(self.settings)
+        self.services.platform = self._platform_calls(key)
         if self.settings.certificate is not None:
-            self.acceptor.tls = self._tls_context()
+            self._serve_tls(self.settings.certificate)
         routes(restricted=False)  # compiled now, so that no connection waits for it
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for broker in self.config.brokers:
-            watch = partial(self._watch_versions, broker, first)
-            self._tasks.append(asyncio.create_task(_kept("API versions", watch)))
+            self._watch_broker(broker, first)
         await first
         try:
             self._listen()
@@ -186,10 +193,12 @@ class Gateway:
     async def close(self) -> None:
         """Stop everything now."""
         await self.acceptor.close()
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._watches.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
+        self._watches.clear()
         for session in list(self.sessions.values()):
             session.abort("the gateway stops")
         try:
@@ -206,8 +215,32 @@ class Gateway:
     @property
     def bootstrap(self) -> str:
         """The bootstrap servers for clients, with routing by port."""
-        host = self.settings.advertised_host
-        return ",".join(f"{host}:{port}" for port in self.ports.values())
+        addresses = [self._advertised(broker) for broker in self.config.brokers if broker.id in self.ports]
+        return ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses)
+
+    def _advertised(self, broker: Broker) -> tuple[str, int]:
+        """A broker's address for clients, with routing by port."""
+        if broker.advertised is not None:
+            return broker.advertised
+        settings, port = self.settings, self.ports[broker.id]
+        if settings.advertised_port is not None:
+            port = settings.advertised_port + broker.id
+        return settings.advertised_host, port
+
+    @property
+    def sni_port(self) -> int:
+        """The port for clients, with routing by SNI."""
+        return self.settings.advertised_port or next(iter(self.ports.values()))
+
+    @property
+    def upstream_name(self) -> str | None:
+        """The name that brokers' certificates must have, if it is not their host."""
+        return None if self.settings.kafka is None else self.settings.kafka.server_name
+
+    def _platform_calls(self, key: PlatformKey) -> PlatformCalls:
+        if self.settings.credentials is None:
+            return platform_client(self.config.brokers, key, self.upstream_tls)
+        return ControlPlaneCalls(self.settings)
 
     # Listening
 
@@ -227,17 +260,12 @@ class Gateway:
         self._empty.clear()
         return session
 
-    def _tls_context(self) -> ssl.SSLContext:
-        path = self.settings.certificate
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(str(path))
-        except (OSError, ssl.SSLError) as failure:
-            raise CertificateUnusable(path=path, reason=failure) from failure
+    def _serve_tls(self, path: Path) -> None:
+        certificate = ServerCertificate(ServerTls(path, self.settings.certificate_key), CertificateUnusable)
         if self.settings.routing is Routing.SNI:
-            context.sni_callback = self._choose_host
-        return context
+            certificate.context.sni_callback = self._choose_host
+        self.acceptor.tls = certificate.context
+        self._tasks.append(asyncio.create_task(_kept("certificate", certificate.follow)))
 
     def _choose_host(self, tls: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> int | None:
         """Note the tenant and broker of an SNI host name; an unknown one fails the handshake."""
@@ -274,7 +302,7 @@ class Gateway:
     def admit_login(self, session: Session, principal: Principal) -> Denial | None:
         """Count a successful login, or return why it is denied."""
         tenant = self.config.tenant_of[principal.tenant]
-        usage = self.usage.setdefault(principal.tenant, Usage())
+        usage = self.usage_of(principal.tenant)
         usage.attempts += 1
         now, denial = self.now(), None
         if not self.state_is_current():
@@ -288,6 +316,9 @@ class Gateway:
         else:
             usage.refused[denial] += 1
         return denial
+
+    def usage_of(self, tenant: LogicalClusterId) -> Usage:
+        return self.usage.setdefault(tenant, Usage())
 
     def session_closed(self, session: Session) -> None:
         connection = session.connection
@@ -355,7 +386,12 @@ class Gateway:
         return b"".join((response[:4], correlation_id.to_bytes(4, signed=True), response[8:]))
 
     def denied(self, session: Session, reason: Denial, *, api: object = None, error: object = None) -> None:
-        self._denied(reason, session.connection.life.address, session, api, error)
+        life = session.connection.life
+        if reason in BREACHES and session.connection.closed and not session.breached:
+            session.breached = True
+            tenant, key = ("", "") if life.principal is None else (life.principal.tenant, life.principal.key)
+            self.admission.breached(life.address, tenant, key, self.now())
+        self._denied(reason, life.address, session, api, error)
 
     def denied_address(self, reason: Denial, address: str, error: object = None) -> None:
         """Count and log a client denied before it has a session."""
@@ -388,17 +424,19 @@ class Gateway:
         settings = self.settings
         addresses = {}
         for broker in self.config.brokers:
+            if broker.id not in self.ports:
+                continue
             if settings.routing is Routing.SNI:
-                host = host_name(Host(tenant, broker.id), settings.domain)
+                host, port = host_name(Host(tenant, broker.id), settings.domain), self.sni_port
             else:
-                host = settings.advertised_host
-            if broker.id in self.ports:
-                addresses[int(broker.id)] = (host.encode(), self.ports[broker.id])
+                host, port = self._advertised(broker)
+            addresses[int(broker.id)] = (host.encode(), port)
         return addresses
 
     def apply_config(self, config: GatewayConfig) -> None:
         """Apply a new configuration; connections that it no longer admits are closed."""
-        config = self.config = config.without_expired(_epoch_ms())
+        config = self._settle_brokers(config).without_expired(_epoch_ms())
+        self.config = config
         principals = {
             number: session.connection.life.principal
             for number, session in self.sessions.items()
@@ -418,6 +456,56 @@ class Gateway:
         self.services.telemetry.forget(config.tenant_of)
         self.services.sampling.forget(config.tenant_of)
 
+    def _settle_brokers(self, config: GatewayConfig) -> GatewayConfig:
+        """Serve brokers that are new, before clients receive their addresses, and leave those that are gone.
+
+        A broker whose port is taken is served once a later configuration finds it free.
+        """
+        if not self.ports:  # before the start
+            return config
+        before, after = self.config.broker_of, config.broker_of
+        for number in before.keys() - after.keys():
+            self._leave_broker(before[number])
+        brokers = list(config.brokers)
+        for broker in config.brokers:
+            if broker.id in self.ports:
+                continue
+            try:
+                self._serve_broker(broker)
+            except ListenFailed as failure:
+                log.warning("broker not served", **{key_names.BROKER: broker.id, "error": str(failure)})
+                brokers.remove(broker)
+        if self.services.calibration is not None:
+            self.services.calibration.follow(brokers)
+        return replace(config, brokers=tuple(brokers))
+
+    def _serve_broker(self, broker: Broker) -> None:
+        if self.settings.routing is Routing.SNI:
+            self.ports[broker.id] = next(iter(self.ports.values()))
+        else:
+            self.ports[broker.id] = self.acceptor.listen(self.settings.listen, broker.listen_port, broker)
+            self.acceptor.accept()
+        self._watch_broker(broker, None)
+        log.info("broker served", **{key_names.BROKER: broker.id}, port=self.ports[broker.id])
+
+    def _leave_broker(self, broker: Broker) -> None:
+        """Its connections drain: it holds nothing any more, so clients only lose a spare connection."""
+        self.ports.pop(broker.id, None)
+        self.acceptor.leave(broker.id)
+        if (watch := self._watches.pop(broker.id, None)) is not None:
+            watch.cancel()
+        if len(self.versions) > 1:
+            self.versions.pop(broker.id, None)
+            self._versions_responses.clear()
+        for session in list(self.sessions.values()):
+            if session.connection.broker is not None and session.connection.broker.id == broker.id:
+                session.drain()
+        log.info("broker left", **{key_names.BROKER: broker.id})
+
+    def _watch_broker(self, broker: Broker, first: asyncio.Future[None] | None) -> None:
+        watch = partial(self._watch_versions, broker, first)
+        self._watches[broker.id] = asyncio.create_task(_kept("API versions", watch))
+
     def follow(self, source: ConfigSource) -> None:
         """Apply every configuration of a source until the gateway closes."""
         self.source = source
@@ -435,8 +523,8 @@ class Gateway:
             self.apply_config(config)
             log.info("configuration applied", tenants=len(config.tenants))
 
-    async def _watch_versions(self, broker: Broker, first: asyncio.Future[None]) -> None:
-        security = Security(tls=self.upstream_tls)
+    async def _watch_versions(self, broker: Broker, first: asyncio.Future[None] | None) -> None:
+        security = Security(tls=self.upstream_tls, server_name=self.upstream_name)
         while True:
             try:
                 async with await Connection.open(broker.host, broker.port, security) as connection:
@@ -453,7 +541,7 @@ class Gateway:
                 )
                 await asyncio.sleep(VERSIONS_RETRY_SECONDS)
                 continue
-            if not first.done():
+            if first is not None and not first.done():
                 first.set_result(None)
             await asyncio.sleep(VERSIONS_SECONDS)
 
@@ -470,8 +558,7 @@ class Gateway:
             self.apply_config(self.config)
         for session in list(self.sessions.values()):
             session.sweep(now)
-        self.services.held.sweep(now)
-        self.services.response_memory.sweep(now)
+        self.services.sweep(now)
 
     def _publish_reports(self, *, last: bool = False) -> None:
         acks, source = self.services.acks, self.report_source
@@ -483,7 +570,8 @@ class Gateway:
         reports: list[PublishedEvent] = [
             usage.report(source, tenant, sequence, now) for tenant, usage in self.usage.items()
         ]
-        self.publish([*reports, *(record for record in acked if record is not None)])
+        intents = self.services.intents.take(source, now)
+        self.publish([*reports, *(record for record in acked if record is not None), *intents])
 
 
 async def _kept(what: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:

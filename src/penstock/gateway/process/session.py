@@ -15,6 +15,7 @@ from penstock.gateway.connection.effects import Call, Deny, LogIn, Wake
 from penstock.gateway.connection.login import authenticate, claimed_key
 from penstock.gateway.connection.states import BROKER_SLICE, SLICED, State
 from penstock.gateway.limits.admission import Denial
+from penstock.gateway.process.metered import Metered
 from penstock.gateway.process.upstream import dial
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import UpstreamUnreachable
@@ -43,8 +44,8 @@ class Session:
     """A client's asyncio protocol, without the base class, which mypyc cannot compile."""
 
     __slots__ = (
-        "_broker_lost", "_now", "_reads_broker", "_reads_client", "_ready", "_tasks", "broker_transport",
-        "claimed_key", "connection", "server", "sni_tenant", "transport", "upstream",
+        "_broker_lost", "_now", "_reads_broker", "_reads_client", "_ready", "_tasks", "breached",
+        "broker_transport", "claimed_key", "connection", "server", "sni_tenant", "transport", "upstream",
     )  # fmt: skip
 
     def __init__(self, server: Gateway, number: int, address: str, broker: Broker | None) -> None:
@@ -54,6 +55,7 @@ class Session:
             server.services, number, address, broker, server.anonymous_usage, self, self._now()
         )
         self.sni_tenant = ""  # empty unless the SNI host name selects a tenant
+        self.breached = False  # a limit, and counted for it
         self.claimed_key = ""  # of a failed login, for its log line
         self.transport: asyncio.Transport | None = None
         self.upstream: Upstream | None = None
@@ -165,8 +167,12 @@ class Session:
         self.connection.hold(on)
         self._choose_sides()
 
-    def reserved(self) -> None:
+    def response_reserved(self) -> None:
         self.connection.large_responses.reserved()
+        self._choose_sides()
+
+    def request_reserved(self) -> None:
+        self.connection.large_requests.reserved()
         self._choose_sides()
 
     def give_up(self, held: int, limit: int) -> None:
@@ -194,6 +200,10 @@ class Session:
     def _carry_out_since(self, started: float) -> None:
         """Carry out, and charge the tenant for the time since then."""
         self._carry_out()
+        self._charge(started)
+
+    def _charge(self, started: float) -> None:
+        """Charge the tenant for the time since then."""
         usage = self.connection.usage
         usage.processor_seconds += self._now() - started
         if usage.processor_seconds >= usage.processor_check_at:
@@ -252,9 +262,12 @@ class Session:
         self._carry_out()
 
     async def _call(self, call: Call) -> None:
+        principal = self.connection.life.principal
+        assert principal is not None, "platform requests come after login"
         result: Any
         try:
-            result = await call.work
+            async with self.server.platform_turns.of(principal.tenant):
+                result = await call.work
         except PenstockError as failure:
             result = failure
         self.connection.resolved(result, self._now())
@@ -268,7 +281,7 @@ class Session:
     async def _guarded(self, work: Any) -> None:
         """Close the connection if its work has a defect; otherwise its client would wait for ever."""
         try:
-            await work
+            await Metered(work, self._charge)
         except Exception as failure:  # noqa: BLE001 - it ends this connection alone
             self.internal_error(failure)
 
@@ -291,12 +304,34 @@ class Session:
         elif connection.life.serves:
             connection.logged_in_again(request, principal, now)
         else:
-            denial = server.admit_login(self, principal)
-            if denial is not None:
-                self._reject(request, denial)
-            else:
-                connection.logged_in(principal, server.usage[principal.tenant])
-                self._run(self._link(request, principal))
+            self._admit(request, principal)
+        self._carry_out()
+
+    def _admit(self, request: Request, principal: Principal, *, waited: bool = False) -> None:
+        """Admit a login that is authentic, now or when it is due."""
+        server = self.server
+        wait = 0.0 if waited else server.admission.login_wait(principal.address, principal.key, self._now())
+        if wait:
+            server.usage_of(principal.tenant).logins_delayed += 1
+            asyncio.get_running_loop().call_later(wait, self._admit_late, request)
+            return
+        denial = server.admit_login(self, principal) if wait is not None else Denial.TENANT_RATE
+        if denial is not None:
+            self._reject(request, denial)
+            return
+        self.connection.logged_in(principal, server.usage_of(principal.tenant))
+        self._run(self._link(request, principal))
+
+    def _admit_late(self, request: Request) -> None:
+        """The wait of a login is over; its key may have been revoked meanwhile."""
+        connection = self.connection
+        if connection.closed:
+            return
+        principal = authenticate(request.body["AuthBytes"], self.server.config, connection.life.address)
+        if principal is None:
+            self._failed(request, Denial.BAD_CREDENTIALS)
+        else:
+            self._admit(request, principal, waited=True)
         self._carry_out()
 
     def _failed(self, request: Request, reason: Denial) -> None:
@@ -330,7 +365,9 @@ class Session:
             async with asyncio.timeout(server.settings.bounds.handshake_seconds):
                 user, password = server.login_of(principal)
                 async with server.dials:
-                    upstream, lifetime_ms = await dial(broker, user, password, server.upstream_tls)
+                    upstream, lifetime_ms = await dial(
+                        broker, user, password, server.upstream_tls, server.upstream_name
+                    )
                 if connection.life.state is not State.LINKING:
                     upstream.close()
                     return

@@ -35,6 +35,7 @@ from penstock.model.ids import LogicalClusterId
 from penstock.model.tenant_state import TenantState
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncGenerator, Sequence
 
     from penstock.fleet.passwords import PlatformKey
@@ -49,6 +50,7 @@ ENFORCED: Final = (
     Dimension.INGRESS_BYTES,
     Dimension.EGRESS_BYTES,
     Dimension.REQUESTS,
+    Dimension.GATEWAY_TIME_US,
     Dimension.PARTITION_CHANGES,
 )
 PARTITION: Final = TopicPartition(key_names.STATE_TOPIC, 0)
@@ -61,22 +63,29 @@ def gateway_acls() -> list[Acl]:
     principal = f"User:{GATEWAY_USER}"
     readable = [
         Acl(principal, operation, ResourceType.TOPIC, topic)
-        for topic in (key_names.STATE_TOPIC, key_names.QUOTA_TOPIC)
+        for topic in (key_names.STATE_TOPIC, key_names.QUOTA_TOPIC, key_names.GATEWAYS_TOPIC)
         for operation in (Operation.READ, Operation.DESCRIBE)
     ]
     writable = [
         Acl(principal, Operation.WRITE, ResourceType.TOPIC, topic)
-        for topic in (key_names.USAGE_TOPIC, key_names.ACKS_TOPIC, key_names.PRESSURE_TOPIC)
+        for topic in (
+            key_names.USAGE_TOPIC,
+            key_names.ACKS_TOPIC,
+            key_names.DURABILITY_TOPIC,
+            key_names.PRESSURE_TOPIC,
+            key_names.GATEWAYS_TOPIC,
+        )
     ]
     return readable + writable
 
 
-async def provision_gateways(client: Client, key: PlatformKey) -> None:
-    """Create the gateways' user and its ACLs."""
+async def provision_gateways(client: Client, key: PlatformKey, *, with_acls: bool = True) -> None:
+    """Create the gateways' user and its ACLs; brokers without an authorizer accept none."""
     password = key.password(GATEWAY_USER)
     credential = Credential(GATEWAY_USER, password, Mechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
     results_or_raise(await users.alter(client, upsert=[credential]))
-    results_or_raise(await acls.create(client, gateway_acls()))
+    if with_acls:
+        results_or_raise(await acls.create(client, gateway_acls()))
 
 
 def enforced_by(config: GatewayConfig) -> tuple[Dimension, ...]:
@@ -111,6 +120,8 @@ def tenant_of(state: TenantState, enforced: Sequence[Dimension] = ENFORCED) -> T
         ),
         {dimension: state.quota[dimension] for dimension in enforced if dimension in state.quota},
         auto_create_topics=state.auto_create_topics,
+        cordoned=frozenset(state.cordoned),
+        demoted=frozenset(state.demoted),
     )
 
 
@@ -146,6 +157,14 @@ class StateSource:
             finally:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
+
+    def rebase(self, base: GatewayConfig) -> None:
+        """The rest of the configuration from now on; yielded with the tenants, once those are complete."""
+        self._base = base
+        if self._follower is not None and self._follower.caught_up:
+            self._changed.set()
+        else:
+            self._dirty = True
 
     async def first(self) -> GatewayConfig:
         """The configuration from the whole topic, so that none is admitted or closed by half of it."""
@@ -197,5 +216,13 @@ def state_source(settings: GatewaySettings, base: GatewayConfig) -> StateSource:
 def _access(settings: GatewaySettings, base: GatewayConfig) -> tuple[str, Security]:
     key = read_platform_key(settings)
     login = Login(GATEWAY_USER, key.password(GATEWAY_USER), Mechanism.SCRAM_SHA_512)
-    tls = tls_context(settings.upstream_ca) if settings.upstream_ca is not None else None
-    return ",".join(broker.address for broker in base.brokers), Security(login, tls)
+    if settings.kafka is not None:
+        return settings.kafka.bootstrap, Security(login, upstream_tls(settings), settings.kafka.server_name)
+    return ",".join(broker.address for broker in base.brokers), Security(login, upstream_tls(settings))
+
+
+def upstream_tls(settings: GatewaySettings) -> ssl.SSLContext | None:
+    """TLS towards the brokers; None for plaintext."""
+    if settings.upstream_ca is None and (settings.kafka is None or not settings.kafka.tls):
+        return None
+    return tls_context(settings.upstream_ca)

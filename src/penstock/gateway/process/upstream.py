@@ -114,7 +114,13 @@ def _ignore(full: bool) -> None:
     del full
 
 
-async def dial(broker: Broker, user: str, password: str, tls: ssl.SSLContext | None) -> tuple[Upstream, int]:
+async def dial(
+    broker: Broker,
+    user: str,
+    password: str,
+    tls: ssl.SSLContext | None,
+    server_name: str | None = None,
+) -> tuple[Upstream, int]:
     """Connect to the broker and log in as this user; returns for how many milliseconds the login is valid.
 
     The caller limits the time.
@@ -127,7 +133,7 @@ async def dial(broker: Broker, user: str, password: str, tls: ssl.SSLContext | N
             broker.host,
             broker.port,
             ssl=tls,
-            server_hostname=broker.host if tls else None,
+            server_hostname=(server_name or broker.host) if tls else None,
         )
         lifetime_ms = await _log_in(upstream, user, password)
     except OSError as failure:

@@ -114,7 +114,8 @@ _APIS: Final[Mapping[tuple[Treatment, RequestLimits], str]] = {
     (Treatment.SPLICED, SINGLE): "Heartbeat ListGroups InitProducerId AddOffsetsToTxn EndTxn",
     (Treatment.REBUILT, SHARED): "ShareFetch ShareAcknowledge",
     (Treatment.REBUILT, NAMES): "Metadata DescribeConfigs",
-    (Treatment.REBUILT, CHANGES): "CreateTopics CreatePartitions AlterConfigs IncrementalAlterConfigs",
+    (Treatment.REBUILT, PARTITIONS): "CreateTopics CreatePartitions",  # with replicas of each partition
+    (Treatment.REBUILT, CHANGES): "AlterConfigs IncrementalAlterConfigs",
     (Treatment.REBUILT, SINGLE): "DescribeCluster",
     (Treatment.PLATFORM, PARTITIONS): "DescribeLogDirs",
     (Treatment.PLATFORM, ENTRIES): "CreateAcls DeleteAcls DescribeClientQuotas",
@@ -124,6 +125,10 @@ _APIS: Final[Mapping[tuple[Treatment, RequestLimits], str]] = {
         SaslHandshake ApiVersions SaslAuthenticate GetTelemetrySubscriptions PushTelemetry
     """,
 }
+
+# Kafka's topic tool lists the reassignments of all partitions that it describes, and ignores that it may not.
+# A request that is too large would end it.
+_REFUSED_LIMITS: Final[Mapping[str, RequestLimits]] = {"ListPartitionReassignments": PARTITIONS}
 
 # Versions that are not served although Kafka defines them.
 _NARROWED: Final[Mapping[str, tuple[Versions, str]]] = {
@@ -191,7 +196,7 @@ def treatment(api: str, version: int) -> Treatment:
 def request_limits(api: str, version: int) -> RequestLimits:
     """The limits of a request. One that is refused may still be read, to respond with its error."""
     refused = treatment(api, version) in (Treatment.DENIED, Treatment.REFUSED)
-    return SINGLE if refused else _LIMITS[api]
+    return _REFUSED_LIMITS.get(api, SINGLE) if refused else _LIMITS[api]
 
 
 def limited() -> dict[RequestLimits, list[str]]:

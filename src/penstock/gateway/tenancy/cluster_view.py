@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.gateway.tenancy.request_rewriting import PARTITIONS_DEFAULT, REPLICAS_DEFAULT
+from penstock.balance.replica_placement import REPLICAS_DEFAULT
+from penstock.gateway.tenancy.request_rewriting import PARTITIONS_DEFAULT
 from penstock.gateway.tenancy.tenant_configs import SHOWN_BROKER_CONFIGS
 from penstock.kafka.admin import quotas
 from penstock.kafka.admin.configs import ResourceKind

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from penstock.gateway.config import Tenant
-    from penstock.gateway.tenancy.platform_client import PlatformClient
+    from penstock.gateway.tenancy.platform_client import PlatformCalls
     from penstock.kafka.admin.acls import Acl, AclFilter
     from penstock.model.errors import PenstockError
     from penstock.model.ids import ServiceAccountId
@@ -47,7 +47,7 @@ class Caller:
 
     tenant: Tenant
     account: ServiceAccountId
-    platform: PlatformClient
+    platform: PlatformCalls
     broker: int  # it is connected to
     brokers: Collection[int]  # it is shown
 
@@ -60,6 +60,10 @@ class Caller:
             return True
         acls = await self.platform.acls_of(self.tenant, [self.account])
         return tenant_acls.is_owner(acls, self.tenant)
+
+    async def partitions(self) -> dict[str, tuple[int, int]]:
+        """Partitions and replicas of all topics of its tenant, also of those that it may not describe."""
+        return await self.platform.partitions_of(self.broker, self.tenant)
 
 
 def needs_topics(request: Request) -> bool:
@@ -204,7 +208,7 @@ async def _describe_log_dirs(request: Request, caller: Caller, topics: Topics) -
         own = {
             name: [n for n in numbers if n in named[name]] for name, numbers in own.items() if name in named
         }
-    response = await caller.platform.log_dirs(caller.broker, own)
+    response = await caller.platform.log_dirs(caller.tenant, caller.broker, own)
     return cluster_view.log_dirs(response, prefix, request.version)
 
 
@@ -214,7 +218,8 @@ async def _list_config_resources(request: Request, caller: Caller, topics: Topic
     kinds = request.body["ResourceTypes"] or list(ResourceKind)
     if not set(kinds) <= set(ResourceKind):
         return Rejection("Unknown resource type.", Code.UNSUPPORTED_VERSION)
-    groups = await caller.platform.groups_with_configs() if ResourceKind.GROUP in kinds else []
+    wants_groups = ResourceKind.GROUP in kinds
+    groups = await caller.platform.groups_with_configs(caller.tenant) if wants_groups else []
     prefix = caller.tenant.prefix.decode()
     return cluster_view.config_resources(kinds, topics, groups, sorted(caller.brokers), prefix)
 
@@ -229,7 +234,9 @@ async def broker_configs(requested: Sequence[Mapping[str, Any]], caller: Caller,
     owner = await caller.is_owner()
     named = {resource["ResourceName"] for resource in requested} if owner else set()
     entries = {  # one call for each broker, however often it is named
-        str(broker): await caller.platform.broker_configs(broker, tenant_configs.SHOWN_BROKER_CONFIGS)
+        str(broker): await caller.platform.broker_configs(
+            caller.tenant, broker, tenant_configs.SHOWN_BROKER_CONFIGS
+        )
         for broker in caller.brokers
         if str(broker) in named
     }

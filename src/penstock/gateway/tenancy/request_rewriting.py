@@ -11,8 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from penstock.balance.replica_placement import PARTITIONS_MAX, PlacementRequest, fits
-from penstock.gateway.tenancy.tenant_configs import TENANT_CONFIGS, config_refusal
+from penstock.balance.replica_placement import (
+    PARTITIONS_MAX,
+    REPLICAS_DEFAULT,
+    PlacementRequest,
+    fits,
+)
+from penstock.gateway.tenancy.tenant_configs import (
+    TENANT_CONFIGS,
+    config_refusal,
+    may_conflict,
+    tiering_refusal,
+)
 from penstock.gateway.tenancy.tenant_names import GROUP_CONFIG, TOPIC_CONFIG
 from penstock.model.ids import KAFKA_NAME_LENGTH_MAX
 from penstock.wire.error_codes import Code
@@ -28,9 +38,12 @@ if TYPE_CHECKING:
     Body = Mapping[str, Any]
 
 NO_ID: Final = UUID(int=0)
-REPLICAS_DEFAULT: Final = 3
 PARTITIONS_DEFAULT: Final = 1
 AUTO_CREATION_FIRST: Final = 4  # of Metadata; before, the broker decides
+# In one request: a topic takes ten microseconds to place, and a setting one to check. More elements are
+# allowed for the replicas that a client assigns.
+TOPICS_MAX: Final = 660
+TOPIC_CONFIGS_MAX: Final = 2_000
 INCREMENTAL: Final = "IncrementalAlterConfigs"
 SET, DELETE = 0, 1  # its operations
 _SET_HERE: Final = (1, 8)  # config sources: set on the topic, on the group
@@ -98,21 +111,31 @@ def share(request: Request, prefix: str, topics: TopicIds) -> Request:
     if body["GroupId"] is not None:
         body["GroupId"] = prefix + body["GroupId"]
     # Forgotten ids pass unchanged, deleted topics' too: they only remove topics from the client's session.
-    body["Topics"] = [_share_topic(topic, topics) for topic in body["Topics"]]
+    requested = body["Topics"]
+    if request.api == "ShareFetch":  # Kafka 4.3 fails a fetch that contains an unknown id, as a whole
+        requested = [topic for topic in requested if _is_known(topic, topics)]
+    body["Topics"] = [_share_topic(topic, topics) for topic in requested]
     return replace(request, body=body)
+
+
+def _is_known(topic: Mapping[str, Any], topics: TopicIds) -> bool:
+    return topic["TopicId"].bytes in topics.by_id or not topic["TopicId"].int
 
 
 def _share_topic(topic: Mapping[str, Any], topics: TopicIds) -> dict[str, Any]:
     topic_id = topic["TopicId"].bytes
-    known = topic_id in topics.by_id or not topic["TopicId"].int
-    return {**topic, "TopicId": UUID(bytes=topic_id if known else topics.masked(topic_id))}
+    return {**topic, "TopicId": UUID(bytes=topic_id if _is_known(topic, topics) else topics.masked(topic_id))}
 
 
 def create_topics(request: Request, tenant: Tenant, brokers: Sequence[Broker], place: Placement) -> Rebuilt:
     prefix = tenant.prefix.decode()
     accepted, refused = [], []
-    partitions_left = PARTITIONS_MAX
-    for topic in request.body["Topics"]:
+    partitions_left, configs_left = PARTITIONS_MAX, TOPIC_CONFIGS_MAX
+    for number, topic in enumerate(request.body["Topics"]):
+        configs_left -= len(topic["Configs"])
+        if number >= TOPICS_MAX or configs_left < 0:
+            refused.append(_too_many_topics(topic["Name"]))
+            continue
         placed = _new_topic(topic, tenant, tuple(brokers), place, partitions_left)
         if isinstance(placed, Refused):
             refused.append(placed)
@@ -129,11 +152,13 @@ def _new_topic(
     name = topic["Name"]
     if refusal := _bad_name(name, tenant) or _bad_configs(name, topic["Configs"]):
         return refusal
+    if text := tiering_refusal({config["Name"]: config["Value"] for config in topic["Configs"]}):
+        return Refused(name, Code.INVALID_CONFIG, text)
     assigned = topic["Assignments"]
     if len(assigned) > count_max:
         return _too_many_at_once(name, len(assigned))
     if assigned:
-        if not fits([a["BrokerIds"] for a in assigned], brokers):
+        if not _may_assign(assigned, tenant, brokers):
             return _misplaced(name)
         return {**topic}
     count = topic["NumPartitions"] if topic["NumPartitions"] != -1 else PARTITIONS_DEFAULT
@@ -142,11 +167,13 @@ def _new_topic(
         copies = min(REPLICAS_DEFAULT, len(brokers))
     if not 0 < count <= count_max:
         return _too_many_at_once(name, count)
-    placed = place(PlacementRequest(tenant.id, name, 0, count, copies, brokers))
+    placed = place(_placement(tenant, name, 0, count, copies, brokers))
     if placed is None:
-        return Refused(
-            name, Code.INVALID_REPLICATION_FACTOR, f"{copies} replicas do not fit on {len(brokers)} brokers."
-        )
+        able = sum(broker.id not in tenant.cordoned for broker in brokers)
+        text = f"{copies} replicas do not fit on {able} brokers."
+        if able < len(brokers):
+            text = f"{copies} replicas do not fit: {able} of {len(brokers)} brokers take new replicas now."
+        return Refused(name, Code.INVALID_REPLICATION_FACTOR, text)
     assignments = [{"PartitionIndex": n, "BrokerIds": list(ids)} for n, ids in enumerate(placed)]
     return {**topic, "NumPartitions": -1, "ReplicationFactor": -1, "Assignments": assignments}
 
@@ -162,8 +189,11 @@ def create_partitions(
     prefix = tenant.prefix.decode()
     accepted, refused = [], []
     partitions_left = PARTITIONS_MAX
-    for topic in request.body["Topics"]:
+    for number, topic in enumerate(request.body["Topics"]):
         name = topic["Name"]
+        if number >= TOPICS_MAX:
+            refused.append(_too_many_topics(name))
+            continue
         changed: dict[str, Any] = {**topic, "Name": prefix + name}
         count, copies = present.get(name, (0, 0))
         more = topic["Count"] - count
@@ -174,11 +204,11 @@ def create_partitions(
             continue
         partitions_left -= added
         if assigned is not None:
-            if not fits([a["BrokerIds"] for a in assigned], brokers):
+            if not _may_assign(assigned, tenant, brokers):
                 refused.append(_misplaced(name))
                 continue
         elif count and more > 0:
-            placed = place(PlacementRequest(tenant.id, name, count, more, copies, tuple(brokers)))
+            placed = place(_placement(tenant, name, count, more, copies, tuple(brokers)))
             if placed is None:
                 refused.append(_misplaced(name))
                 continue
@@ -186,6 +216,20 @@ def create_partitions(
         accepted.append(changed)  # the broker refuses what is impossible, in its own words
     rebuilt = replace(request, body={**request.body, "Topics": accepted}) if accepted else None
     return Rebuilt(rebuilt, tuple(refused))
+
+
+def _placement(
+    tenant: Tenant, topic: str, first: int, count: int, replicas: int, brokers: tuple[Broker, ...]
+) -> PlacementRequest:
+    return PlacementRequest(
+        tenant.id, topic, first, count, replicas, brokers, tenant.cordoned, tenant.demoted
+    )
+
+
+def _may_assign(assigned: Sequence[Body], tenant: Tenant, brokers: Sequence[Broker]) -> bool:
+    """Whether a client's assignment is on the tenant's brokers that take new replicas."""
+    able = [broker for broker in brokers if broker.id not in tenant.cordoned]
+    return fits([one["BrokerIds"] for one in assigned], able, tenant.demoted)
 
 
 def partitions_present(response: Mapping[str, Any], prefix: str) -> dict[str, tuple[int, int]]:
@@ -239,6 +283,38 @@ def alter_configs(request: Request, tenant: Tenant) -> tuple[list[Body], list[Bo
     return accepted, refused
 
 
+def needs_current(api: str, resources: Sequence[Body]) -> bool:
+    """Whether a change depends on the settings that the resources have."""
+    return api != INCREMENTAL or any(
+        one["ResourceType"] == TOPIC_CONFIG and may_conflict(_set_values(one["Configs"])) for one in resources
+    )
+
+
+def changed_configs(api: str, resource: Body, current: Mapping[str, Any], prefix: str) -> Body:
+    """The change of one resource as an incremental one, or the entry that refuses it."""
+    change = merged_configs if api == INCREMENTAL else replaced_configs
+    return change(resource, current, prefix)
+
+
+def merged_configs(resource: Body, current: Mapping[str, Any], prefix: str) -> Body:
+    """An incremental change of one resource as it is, or the entry that refuses it."""
+    shown = {**resource, "ResourceName": resource["ResourceName"].removeprefix(prefix)}
+    if current["ErrorCode"] != Code.NONE:
+        return config_entry(shown, Refused("", current["ErrorCode"], None))
+    removed = {c["Name"] for c in resource["Configs"] if c["ConfigOperation"] == DELETE}
+    kept = {name: value for name, value in _set_here(current).items() if name not in removed}
+    text = tiering_refusal({**kept, **_set_values(resource["Configs"])})
+    return config_entry(shown, Refused("", Code.INVALID_CONFIG, text)) if text else resource
+
+
+def _set_values(configs: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    return {c["Name"]: c["Value"] for c in configs if c.get("ConfigOperation", SET) == SET}
+
+
+def _set_here(current: Mapping[str, Any]) -> dict[str, str | None]:
+    return {c["Name"]: c["Value"] for c in current["Configs"] if c["ConfigSource"] in _SET_HERE}
+
+
 def replaced_configs(resource: Body, current: Mapping[str, Any], prefix: str) -> Body:
     """`AlterConfigs` of one resource as incremental changes, or the entry that refuses it.
 
@@ -248,7 +324,7 @@ def replaced_configs(resource: Body, current: Mapping[str, Any], prefix: str) ->
     shown = {**resource, "ResourceName": resource["ResourceName"].removeprefix(prefix)}
     if current["ErrorCode"] != Code.NONE:
         return config_entry(shown, Refused("", current["ErrorCode"], None))
-    present = {c["Name"]: c["Value"] for c in current["Configs"] if c["ConfigSource"] in _SET_HERE}
+    present = _set_here(current)
     requested = [
         config
         for config in resource["Configs"]
@@ -256,6 +332,8 @@ def replaced_configs(resource: Body, current: Mapping[str, Any], prefix: str) ->
     ]
     if refusal := _bad_configs("", requested):
         return config_entry(shown, refusal)
+    if text := tiering_refusal(_set_values(requested)):
+        return config_entry(shown, Refused("", Code.INVALID_CONFIG, text))
     names = {config["Name"] for config in requested}
     removed = [name for name in present if name in TENANT_CONFIGS and name not in names]
     changes = [{**config, "ConfigOperation": SET} for config in requested]
@@ -310,6 +388,11 @@ def _bad_configs(name: str, configs: Sequence[Mapping[str, Any]]) -> Refused | N
 def _too_many_at_once(name: str, count: int) -> Refused:
     text = f"{count} partitions were requested; 1 to {PARTITIONS_MAX} are allowed in one request."
     return Refused(name, Code.INVALID_PARTITIONS, text)
+
+
+def _too_many_topics(name: str) -> Refused:
+    text = f"At most {TOPICS_MAX} topics with {TOPIC_CONFIGS_MAX} settings are allowed in one request."
+    return Refused(name, Code.POLICY_VIOLATION, text)
 
 
 def _misplaced(name: str) -> Refused:

@@ -134,6 +134,8 @@ GROUP_CONFIGS: Final[Mapping[str, Allowed]] = {  # brokers have narrower bounds 
     "share.renew.acknowledge.enable": BOOLEAN,
     "share.session.timeout.ms": Range(6 * SECOND, HOUR),
 }
+TIERED: Final = "remote.storage.enable"
+RETENTION_BYTES: Final = "retention.bytes"
 TENANT_CONFIGS: Final = {**TOPIC_CONFIGS, **GROUP_CONFIGS}
 # The platform's: replication, tiering, and streams groups, which are refused.
 REFUSED_CONFIGS: Final = (
@@ -159,3 +161,30 @@ def config_refusal(name: str, value: str | None, operation: int | None = None) -
     if value is None or operation == DELETE or allowed.allows(value.strip(_JAVA_BLANKS)):
         return None
     return f"{name} cannot be {value[:40]!r}: allowed is {allowed}."
+
+
+def may_conflict(changes: Mapping[str, str | None]) -> bool:
+    """Whether a change of a topic's settings must be compared with those it has."""
+    return _limits_bytes(changes) or _is_tiered(changes)
+
+
+def tiering_refusal(settings: Mapping[str, str | None]) -> str | None:
+    """Why a topic may not have these settings together; None if it may.
+
+    KAFKA-20732: with `retention.bytes`, a restart or leader change may delete tiered data inside retention.
+    """
+    if _is_tiered(settings) and _limits_bytes(settings):
+        return (
+            "retention.bytes cannot be set on a tiered topic: Kafka may delete tiered data too early with it"
+            " (KAFKA-20732). Use retention.ms and local.retention.bytes."
+        )
+    return None
+
+
+def _is_tiered(settings: Mapping[str, str | None]) -> bool:
+    return (settings.get(TIERED) or "").strip(_JAVA_BLANKS).lower() == "true"
+
+
+def _limits_bytes(settings: Mapping[str, str | None]) -> bool:
+    limit = (settings.get(RETENTION_BYTES) or "").strip(_JAVA_BLANKS)
+    return bool(limit) and not limit.startswith("-")

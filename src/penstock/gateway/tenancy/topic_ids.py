@@ -46,6 +46,11 @@ class TopicIds:
         if topic_id is not None:
             self.by_id.pop(topic_id, None)
 
+    def forget_id(self, topic_id: bytes) -> None:
+        name = self.by_id.pop(topic_id, None)
+        if name is not None and self.by_name.get(name) == topic_id:
+            del self.by_name[name]
+
     def masked(self, topic_id: bytes) -> bytes:
         """Another id in place of an unknown one; masking it again restores it."""
         return (int.from_bytes(topic_id) ^ self._mask).to_bytes(ID_BYTES)

@@ -1,9 +1,10 @@
-"""Memory for large responses, such as Metadata of a hundred thousand topics: bounded for all connections.
+"""Memory for large frames, reserved when their size is known: bounded for all connections.
 
-A response is rewritten in memory, and its size is known before it is read. Those without room wait, first
-in, first out, with their broker's side unread, until clients have read others. A tenant that holds any gets
-at most half, and a response is always admitted if there is no other. While some wait, one whose client does
-not read it within `seconds_max` is given up.
+Two uses: responses that the gateway rewrites in memory, such as Metadata of a hundred thousand topics, until
+their clients have read them; and requests for which a broker allocates memory, until it has read them. Frames
+without room wait, first in, first out, with their sender unread. A tenant that holds any gets at most half,
+and a frame is always admitted if there is no other. While some wait, one that has not ended within
+`seconds_max` is given up.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ if TYPE_CHECKING:
 class Reserver(Holder, Protocol):
     """A connection."""
 
-    def reserved(self) -> None:
+    def response_reserved(self) -> None:
         """There is room for the response that waited."""
 
+    def request_reserved(self) -> None:
+        """There is room for the request that waited."""
 
-class ResponseMemory:
-    """Bytes of the large responses that one worker holds."""
 
-    def __init__(self, bytes_max: int, seconds_max: float) -> None:
+class FrameMemory:
+    """Bytes of large frames: responses of one worker, or its requests to one broker."""
+
+    def __init__(self, bytes_max: int, seconds_max: float, *, requests: bool = False) -> None:
+        self._requests = requests
         self._bytes_max = bytes_max
         self._seconds_max = seconds_max
         self._by_tenant: Counter[Usage] = Counter()
@@ -41,13 +46,16 @@ class ResponseMemory:
             return holder in self._holders
         if not self._fits(usage, size):
             self._waiting[holder] = (usage, size)
-            usage.response_waits += 1
+            if self._requests:
+                usage.request_waits += 1
+            else:
+                usage.response_waits += 1
             return False
         self._hold(holder, usage, size, now)
         return True
 
     def release(self, holder: Reserver, now: float) -> None:
-        """Its response is read, or its connection is gone."""
+        """Its frame has been read, or its connection is gone."""
         self._waiting.pop(holder, None)
         held = self._holders.pop(holder, None)
         if held is not None:
@@ -62,7 +70,10 @@ class ResponseMemory:
             if self._fits(usage, size):
                 del self._waiting[waiting]
                 self._hold(waiting, usage, size, now)
-                waiting.reserved()
+                if self._requests:
+                    waiting.request_reserved()
+                else:
+                    waiting.response_reserved()
 
     def sweep(self, now: float) -> None:
         """Close connections that hold memory for too long while others wait. Called once a second."""

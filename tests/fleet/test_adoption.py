@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.kafka
-def test_a_super_user_has_every_capability_but_tiering(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_super_user_lacks_a_login_to_controllers_without_scram(fleet: Fleet, tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     adopted = asyncio.run(adopt(layout, "east", super_target(fleet)))
     lacking = {row.capability for row in adopted.capabilities if not row.available}
-    assert lacking == {Capability.TIERED_STORAGE}
+    assert lacking == {Capability.ISR_EXCLUSION, Capability.SHADOW_LEADER}
     assert (adopted.kafka_id, adopted.brokers, adopted.zones) == (fleet.kafka_id, 3, ("a", "b", "c"))
     assert load_adopted(layout, "east") == adopted
     assert load_target(layout, "east") == super_target(fleet)

@@ -11,7 +11,7 @@ from penstock.model.errors.fleet import CapabilityMissing
 
 EVERYTHING = ClusterProbe(
     operations=frozenset(range(16)),
-    features={"group.version": 1, "share.version": 1},
+    features={"group.version": 1, "share.version": 1, "metadata.version": 30},
     racks={1: "a", 2: "b"},
     configs={
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
@@ -49,6 +49,11 @@ def test_a_cluster_that_allows_everything_has_every_capability() -> None:
             "lacks the cluster rights AlterConfigs",
         ),
         (replace(EVERYTHING, metrics_error="no address"), Capability.METRICS, "no address"),
+        (replace(EVERYTHING, controllers_error="refused"), Capability.ISR_EXCLUSION, "refused"),
+        (replace(EVERYTHING, controllers_error="refused"), Capability.SHADOW_LEADER, "refused"),
+        (replace(EVERYTHING, acls_error="no authorizer"), Capability.SHADOW_LEADER, "no authorizer"),
+        (replace(EVERYTHING, features={"metadata.version": 29}), Capability.SHADOW_LEADER, "version 29"),
+        (replace(EVERYTHING, racks={1: "a"}), Capability.SHADOW_LEADER, "fewer than two"),
     ],
 )
 def test_a_missing_capability_has_a_reason(probe: ClusterProbe, capability: Capability, reason: str) -> None:

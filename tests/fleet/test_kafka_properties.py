@@ -18,6 +18,7 @@ from penstock.fleet.kafka_properties import (
 )
 from penstock.fleet.layout import NodeLayout
 from penstock.fleet.spec_file import parse_fleet
+from penstock.fleet.tier_properties import TierPlace
 
 LAYOUT = NodeLayout(Path("/h/clusters/home/b1"))
 SECRETS = Credentials(node="node-secret", platform="platform-secret")
@@ -26,7 +27,8 @@ SECRETS = Credentials(node="node-secret", platform="platform-secret")
 def properties(name: str = "b1", **keys: Any) -> dict[str, str]:
     spec = parse_fleet({"clusters": [keys]}).home
     node = next(n for n in spec.nodes if n.name == name)
-    return node_properties(spec, node, LAYOUT, SECRETS, Path("/h/secrets/ca.pem"))
+    tier = TierPlace("MkU3OEVBNTcwNTJENDM2Qg", Path("/h/tier"))
+    return node_properties(spec, node, LAYOUT, SECRETS, Path("/h/secrets/ca.pem"), tier)
 
 
 def test_the_properties_the_platform_needs_are_set() -> None:
@@ -206,3 +208,46 @@ _words = st.text(
 @given(st.dictionaries(_words.filter(bool), _words, max_size=4))
 def test_java_reads_the_file_back(values: dict[str, str]) -> None:
     assert read_as_java(as_text(values)) == values
+
+
+def test_tiering_is_on_with_files_below_the_home() -> None:
+    broker, controller = properties("b1"), properties("c1001")
+
+    assert broker["rsm.config.file.directory"] == "/h/tier"
+    assert broker["rsm.config.cluster.id"] == "MkU3OEVBNTcwNTJENDM2Qg"
+    assert broker["follower.fetch.last.tiered.offset.enable"] == "true"
+    assert controller["remote.log.storage.system.enable"] == "true"
+    assert controller["alter.config.policy.class.name"] == "penstock.tier.TieredTopicPolicy"
+    assert not [key for key in controller if key.startswith(("rsm.", "rlmm."))]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_brokers_log_in_to_the_topic_of_tier_metadata(tls: bool) -> None:
+    actual = properties(tls=tls)
+    client = "rlmm.config.remote.log.metadata.common.client."
+
+    assert actual[f"{client}security.protocol"] == ("SASL_SSL" if tls else "SASL_PLAINTEXT")
+    assert "node-secret" in actual[f"{client}sasl.jaas.config"]
+    assert (f"{client}ssl.truststore.location" in actual) is tls
+
+
+@pytest.mark.parametrize(("brokers", "copies", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2")])
+def test_tier_metadata_survives_the_loss_of_a_broker(brokers: int, copies: str, in_sync: str) -> None:
+    actual = properties(brokers=brokers)
+
+    topic = "rlmm.config.remote.log.metadata.topic."
+    assert (actual[f"{topic}replication.factor"], actual[f"{topic}min.isr"]) == (copies, in_sync)
+
+
+def test_without_a_store_nothing_is_tiered() -> None:
+    actual = properties(tier={"store": "none"})
+
+    assert not [key for key in actual if key.startswith(("remote.", "rsm.", "rlmm."))]
+    assert "alter.config.policy.class.name" not in properties("c1001", tier={"store": "none"})
+
+
+def test_a_broker_that_stops_does_not_wait_long_for_tier_metadata() -> None:
+    admin = "rlmm.config.remote.log.metadata.admin."
+
+    assert int(properties()[f"{admin}default.api.timeout.ms"]) <= 2000
+    assert int(properties()[f"{admin}request.timeout.ms"]) <= 2000

@@ -6,13 +6,21 @@ import datetime as dt
 import shutil
 import signal
 from collections import namedtuple
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.fleet.layout import Layout
-from penstock.fleet.local_fleet import check_disk_space, load_fleet, load_fleet_document, save_fleet_document
+from penstock.fleet.local_fleet import (
+    check_disk_space,
+    load_fleet,
+    load_fleet_document,
+    open_fleet,
+    save_fleet_document,
+)
 from penstock.fleet.readiness import Prober, ProbeResult, wait_until_ready
+from penstock.fleet.spec_file import parse_fleet
 from penstock.model.errors.fleet import (
     DiskFull,
     NodeFailed,
@@ -22,8 +30,9 @@ from penstock.model.errors.fleet import (
     PlatformKeyLost,
 )
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable
+from penstock.model.errors.tier import PluginMissing
 from tests.harness.fleet import wait_for
-from tests.harness.java import fake_fleet
+from tests.harness.java import fake_fleet, fake_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,3 +184,16 @@ def test_a_fleet_whose_platform_key_is_lost_is_not_started(tmp_path: Path) -> No
         fake_fleet(tmp_path, {"brokers": 1})
 
     assert not fleet.layout.platform_key.exists()
+
+
+def test_tiering_without_its_plugin_is_refused_before_anything_is_created(tmp_path: Path) -> None:
+    runtime = fake_runtime(tmp_path)
+    bare = replace(runtime, jars=replace(runtime.jars, plugin=None))
+    layout = Layout(tmp_path / "home")
+
+    with pytest.raises(PluginMissing, match="'home'"):
+        open_fleet(parse_fleet({"clusters": [{"port": 0}]}), layout, bare)
+    assert not layout.home.exists()
+
+    fleet = open_fleet(parse_fleet({"clusters": [{"port": 0, "tier": {"store": "none"}}]}), layout, bare)
+    assert fleet.nodes

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.fleet.spec import CONTROLLER_ID_FIRST, ClusterSpec, Listener, Role
 from penstock.fleet.spec_file import parse_fleet
-from penstock.model.errors import Exit
+from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.fleet import PortShared
 from penstock.model.errors.settings import SettingInvalid, SettingUnknown
 
@@ -239,3 +239,27 @@ def test_any_content_is_a_fleet_or_an_error_of_the_catalogue(values: dict[str, A
         rejected = True
 
     assert values or not rejected
+
+
+@pytest.mark.parametrize(
+    ("tier", "message"),
+    [
+        ({"store": "gcs"}, "store"),
+        ({"store": "s3", "region": "eu-west-1"}, "bucket"),
+        ({"store": "s3", "bucket": "history"}, "region"),
+        ({"bucket": "history"}, "expected nothing: the store is file"),
+        ({"prefix": "/history"}, "expected words separated by /"),
+        ({"folder": "/x"}, "folder"),
+    ],
+)
+def test_an_invalid_tier_is_named(tier: dict[str, str], message: str) -> None:
+    with pytest.raises(PenstockError, match=message):
+        parse_fleet({"clusters": [{"tier": tier}]})
+
+
+def test_a_tier_in_s3() -> None:
+    tier = {"store": "s3", "bucket": "history", "region": "eu-west-1", "endpoint": "http://127.0.0.1:8333"}
+
+    (cluster,) = parse_fleet({"clusters": [{"tier": tier}]})
+
+    assert (cluster.tier.bucket, cluster.tier.prefix) == ("history", "tier")

@@ -8,36 +8,36 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.atomic_files import write_atomically
-from penstock.fleet.capabilities import Capability, CapabilityRow, ClusterProbe, capability_table
+from penstock.fleet.capabilities import Capability, CapabilityRow
+from penstock.fleet.capability_probe import probe_capabilities
 from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory
-from penstock.fleet.passwords import PLATFORM_USER
-from penstock.kafka.admin import acls, brokers, configs, quotas, users
+from penstock.fleet.restart_commands import parse_command
+from penstock.fleet.rights import missing_rights, principal_of
+from penstock.kafka.admin import brokers
 from penstock.kafka.client import Client
-from penstock.kafka.metrics_agents import identify
-from penstock.kafka.security import Login, Mechanism, Security, tls_context
-from penstock.model.errors import PenstockError
+from penstock.kafka.cluster_settings import read_security
+from penstock.kafka.oauth import MECHANISM
+from penstock.kafka.security import Mechanism, Security
 from penstock.model.errors.fleet import AdoptedNameInvalid, AdoptedTwice, AdoptedUnknown
+from penstock.model.settings_reader import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Mapping, Sequence
+    from collections.abc import Mapping
+    from pathlib import Path
 
     from penstock.fleet.layout import Layout
 
-_CONFIGS = ("replica.selector.class", "remote.log.storage.system.enable", "broker.rack")
-_OPERATION_BITS = 32
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # part of file names
 REACH_SECONDS_MAX = 5.0  # to describe itself; a slower cluster is not usable
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How to reach a cluster: the arguments of `penstock fleet adopt`."""
+    """How to reach a cluster: the arguments of `penstock fleet adopt`. Files are given by path."""
 
     bootstrap: str
     user: str | None = None
@@ -46,16 +46,37 @@ class Target:
     tls: bool = False
     ca: str | None = None
     metrics: tuple[str, ...] = ()
+    certificate: str | None = None  # for mTLS, with its key
+    key: str | None = None
+    server_name: str | None = None
+    token_url: str | None = None  # for OAUTHBEARER, with the following
+    client_id: str | None = None
+    client_secret: str | None = None
+    scope: str | None = None
+    token_ca: str | None = None
+    restart: str | None = None  # the command that restarts one of its brokers; none: by hand
 
     def __repr__(self) -> str:
-        return f"Target({self.bootstrap}, user={self.user})"
+        return f"Target({self.bootstrap}, user={self.user or self.client_id})"
 
     @property
     def security(self) -> Security:
-        login = Login(self.user, self.password or "", self.mechanism) if self.user else None
-        if not self.tls:
-            return Security(login)
-        return Security(login, tls_context(Path(self.ca)) if self.ca else ssl.create_default_context())
+        """Read as from a settings file: an invalid value is an error that names its key."""
+        return read_security(Section("penstock fleet adopt", self._document(), ("bootstrap", "tls", "login")))
+
+    def _document(self) -> dict[str, object]:
+        document: dict[str, object] = {"bootstrap": self.bootstrap}
+        if self.tls:
+            tls = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
+            document["tls"] = _given({**tls, "server_name": self.server_name})
+        if self.token_url:
+            login = {"mechanism": MECHANISM, "token_url": self.token_url, "client_id": self.client_id}
+            login |= {"client_secret": self.client_secret, "scope": self.scope, "ca": self.token_ca}
+            document["login"] = _given(login)
+        elif self.user:
+            password = self.password or ""
+            document["login"] = {"mechanism": str(self.mechanism), "user": self.user, "password": password}
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +89,15 @@ class Adopted:
     zones: tuple[str, ...]
     metadata_version: int
     capabilities: tuple[CapabilityRow, ...]
+    grants: tuple[str, ...] = ()  # commands that grant the missing rights
 
 
 async def adopt(layout: Layout, name: str, target: Target) -> Adopted:
     """Probe and record a cluster. Adopting it again under the same name refreshes the table."""
     if not NAME_PATTERN.fullmatch(name):
         raise AdoptedNameInvalid(name=name)
+    if target.restart:
+        parse_command(target.restart)
     adopted = await probe(name, target)
     path = layout.adopted / f"{name}.json"
     if path.exists():
@@ -108,7 +132,10 @@ def load_adopted(layout: Layout, name: str) -> Adopted:
     values = json.loads(path.read_text())
     listed = values["capabilities"]
     rows = tuple(CapabilityRow(**{**row, "capability": Capability(row["capability"])}) for row in listed)
-    return Adopted(**{**values, "zones": tuple(values["zones"]), "capabilities": rows})
+    return Adopted(
+        **{**values, "zones": tuple(values["zones"]), "capabilities": rows}
+        | {"grants": tuple(values.get("grants", ()))}
+    )
 
 
 def load_target(layout: Layout, name: str) -> Target:
@@ -121,60 +148,30 @@ def load_target(layout: Layout, name: str) -> Target:
 
 async def probe(name: str, target: Target) -> Adopted:
     """Read from the cluster everything that the capability table needs."""
-    async with Client(target.bootstrap, target.security) as client:
+    security = target.security
+    async with Client(target.bootstrap, security) as client:
         cluster = await brokers.describe(client, timeout=REACH_SECONDS_MAX)
-        features = {key: feature.level for key, feature in (await brokers.features(client)).items()}
-        observed = ClusterProbe(
-            operations=await _allowed_operations(client),
-            features=features,
-            racks={node.id: node.rack for node in cluster.brokers.values()},
-            configs=await _broker_configs(client, min(cluster.brokers)),
-            # With a name: Kafka 4.3 never responds to a user without rights who asks for all users.
-            users_error=await _error(users.describe(client, [PLATFORM_USER])),
-            acls_error=await _error(acls.describe(client)),
-            quotas_error=await _error(quotas.describe(client)),
-            metrics_error=await _metrics_error(target.metrics, cluster.brokers.keys()),
+        features = await brokers.features(client)
+        missing = await missing_rights(client)
+        rows = await probe_capabilities(
+            client, cluster, bootstrap=target.bootstrap, security=security, metrics=target.metrics
         )
+    principal = principal_of(security)
     return Adopted(
         name=name,
         kafka_id=cluster.cluster_id,
         bootstrap=target.bootstrap,
         user=target.user,
         brokers=len(cluster.brokers),
-        zones=tuple(sorted({rack for rack in observed.racks.values() if rack})),
-        metadata_version=features.get("metadata.version", 0),
-        capabilities=capability_table(observed),
+        zones=tuple(sorted({node.rack for node in cluster.brokers.values() if node.rack})),
+        metadata_version=features["metadata.version"].level if "metadata.version" in features else 0,
+        capabilities=rows,
+        grants=tuple(right.command(target.bootstrap, principal) for right in missing),
     )
 
 
-async def _allowed_operations(client: Client) -> frozenset[int]:
-    response = await client.call("DescribeCluster", {"IncludeClusterAuthorizedOperations": True})
-    bits = response["ClusterAuthorizedOperations"]
-    return frozenset(code for code in range(_OPERATION_BITS) if bits >= 0 and bits >> code & 1)
-
-
-async def _broker_configs(client: Client, broker: int) -> Mapping[str, str | None]:
-    resource = configs.broker(broker)
-    entries = (await configs.describe(client, [resource], names=_CONFIGS))[resource]
-    return {} if isinstance(entries, PenstockError) else {key: entry.value for key, entry in entries.items()}
-
-
-async def _error(call: Awaitable[object]) -> str | None:
-    try:
-        await call
-    except PenstockError as error:
-        return error.message
-    return None
-
-
-async def _metrics_error(addresses: Sequence[str], ids: Collection[int]) -> str | None:
-    if not addresses:
-        return "no metrics address was given"
-    if error := await _error(identify(addresses, ids)):
-        return error
-    if len(addresses) < len(ids):
-        return f"metrics addresses were given for {len(addresses)} of {len(ids)} brokers"
-    return None
+def _given(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _secret_path(layout: Layout, name: str) -> Path:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from penstock.model.entities import MissingCapability
 from penstock.model.errors.fleet import CapabilityMissing
+from penstock.model.shadow_ids import METADATA_VERSION, METADATA_VERSIONS_TESTED
 
 # Codes of operations, which are bits of Kafka's "authorized operations" on the cluster resource.
-CREATE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 5, 7, 8, 10, 11
+CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = 5, 7, 8, 9, 10, 11
 
 
 class Capability(StrEnum):
@@ -24,6 +26,7 @@ class Capability(StrEnum):
     REASSIGNMENTS = "reassignments"
     USERS = "users"
     ACLS = "acls"
+    ISOLATION = "isolation"
     CLIENT_QUOTAS = "client-quotas"
     ZONES = "zones"
     FOLLOWER_FETCH = "follower-fetch"
@@ -31,6 +34,8 @@ class Capability(StrEnum):
     SHARE_GROUPS = "share-groups"
     TIERED_STORAGE = "tiered-storage"
     METRICS = "metrics"
+    ISR_EXCLUSION = "isr-exclusion"
+    SHADOW_LEADER = "shadow-leader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +47,13 @@ class ClusterProbe:
     racks: Mapping[int, str | None]  # broker → rack
     configs: Mapping[str, str | None] = field(default_factory=dict)  # of one broker, empty if denied
     users_error: str | None = None
+    scram_error: str | None = None
     acls_error: str | None = None
+    open_acls: tuple[str, ...] = ()  # ACLs of all users that cover tenants' names
     quotas_error: str | None = None
     metrics_error: str | None = None
+    controllers_error: str | None = None  # on the controller listener
+    grant: str = ""  # the command that grants the missing cluster rights
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +69,19 @@ def capability_table(probe: ClusterProbe) -> tuple[CapabilityRow, ...]:
     rows = []
     for capability, (missing, needed_for, way_out) in _RULES.items():
         reason = missing(probe)
-        rows.append(CapabilityRow(capability, not reason, reason, needed_for, way_out))
+        by_grant = bool(reason and way_out is _RIGHTS_WAY_OUT and probe.grant)
+        remedy = f"Grant it as an administrator of that cluster: {probe.grant}" if by_grant else way_out
+        rows.append(CapabilityRow(capability, not reason, reason, needed_for, remedy))
     return tuple(rows)
+
+
+def missing_capabilities(rows: tuple[CapabilityRow, ...]) -> tuple[MissingCapability, ...]:
+    """For the registry."""
+    return tuple(
+        MissingCapability(row.capability, row.needed_for, row.reason, row.way_out)
+        for row in rows
+        if not row.available
+    )
 
 
 def require(rows: tuple[CapabilityRow, ...], capability: Capability, *, feature: str, cluster: str) -> None:
@@ -98,11 +118,31 @@ def _config(name: str, expected: str) -> Callable[[ClusterProbe], str]:
     return missing
 
 
+def _isolation(probe: ClusterProbe) -> str:
+    if probe.acls_error:
+        return probe.acls_error
+    if probe.configs.get("allow.everyone.if.no.acl.found") == "true":
+        return "allow.everyone.if.no.acl.found is true: every user may use what has no ACL"
+    return f"these ACLs apply to tenants, too: {'; '.join(probe.open_acls)}" if probe.open_acls else ""
+
+
 def _zones(probe: ClusterProbe) -> str:
     without = sorted(broker for broker, rack in probe.racks.items() if not rack)
     return f"broker.rack is not set on brokers {', '.join(map(str, without))}" if without else ""
 
 
+def _shadow_leader(probe: ClusterProbe) -> str:
+    """A shadow registers as a broker, its mirrors are closed by ACLs, and real brokers store them."""
+    level = probe.features.get(METADATA_VERSION, 0)
+    if error := probe.controllers_error or probe.acls_error:
+        return error
+    if level not in METADATA_VERSIONS_TESTED:
+        tested = ", ".join(map(str, METADATA_VERSIONS_TESTED))
+        return f"metadata version {level} is not tested with shadow brokers; tested: {tested}"
+    return "" if len(probe.racks) >= SHADOWED_BROKERS_MIN else "it has fewer than two brokers"
+
+
+SHADOWED_BROKERS_MIN: Final = 2
 _RIGHTS_WAY_OUT: Final = "Grant the platform's user that right on the cluster, or make it a super user."
 _Rule = tuple[Callable[[ClusterProbe], str], str, str]
 _RULES: Mapping[Capability, _Rule] = {
@@ -114,12 +154,17 @@ _RULES: Mapping[Capability, _Rule] = {
     ),
     Capability.REASSIGNMENTS: (_operations(ALTER), "balancing, moving tenants", _RIGHTS_WAY_OUT),
     Capability.USERS: (
-        lambda probe: probe.users_error or "", "Kafka users of tenants",
-        "Enable SCRAM and let the platform's user alter the cluster.",
+        lambda probe: probe.users_error or probe.scram_error or "",
+        "tenants, because gateways log in as their Kafka users",
+        "Enable SCRAM-SHA-512 on that listener and let the platform's user alter the cluster.",
     ),
     Capability.ACLS: (
-        lambda probe: probe.acls_error or "", "isolation of tenants by Kafka's authorizer",
+        lambda probe: probe.acls_error or "", "limited service accounts, ACLs of tenants",
         "Set authorizer.class.name on the brokers.",
+    ),
+    Capability.ISOLATION: (
+        _isolation, "isolation of tenants by Kafka's authorizer, behind the gateways'",
+        "Set an authorizer that denies by default, and limit ACLs of User:* to names of others.",
     ),
     Capability.CLIENT_QUOTAS: (
         lambda probe: probe.quotas_error or _operations(ALTER_CONFIGS)(probe),
@@ -144,5 +189,14 @@ _RULES: Mapping[Capability, _Rule] = {
     Capability.METRICS: (
         lambda probe: probe.metrics_error or "", "load, balancing, health",
         "Adopt it with --metrics <host:port>[,…] of brokers that run the Prometheus JMX exporter.",
+    ),
+    Capability.ISR_EXCLUSION: (
+        lambda probe: probe.controllers_error or "", "excluding a slow broker from ISRs while it replicates",
+        "Let the platform's user log in on the controller listener, and grant it ClusterAction.",
+    ),
+    Capability.SHADOW_LEADER: (
+        _shadow_leader, "being the destination of a cluster link",
+        ("Let the platform's user log in on the controller listener with ClusterAction, set an authorizer, "
+        "and use a tested metadata version."),
     ),
 }  # fmt: skip

@@ -90,6 +90,16 @@ def load_or_create_cluster(
     return _cluster(spec, record)
 
 
+def drop_nodes(layout: Layout, cluster: str, names: Collection[str]) -> None:
+    """Removes nodes that are not declared any more: what is left on their disks counts no longer."""
+    record = _read(layout, cluster)
+    if record is None:
+        return
+    for part in ("nodes", "ports"):
+        record[part] = {name: facts for name, facts in record[part].items() if name not in names}
+    write_atomically(layout.cluster_record(cluster), json.dumps(record, indent=1))
+
+
 def _read(layout: Layout, name: str) -> dict[str, Any] | None:
     path = layout.cluster_record(name)
     if not path.exists():

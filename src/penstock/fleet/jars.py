@@ -48,11 +48,13 @@ class Jars:
     """A directory with exactly the jars of the lock file, all verified."""
 
     directory: Path
+    plugin: Path | None = None  # of tiered storage
 
     @cached_property
     def classpath(self) -> str:
         # Explicit and sorted: the class-data archive is valid only for exactly this string.
         listed = [*sorted(self.directory.glob("*.jar")), launcher_path(self.directory.parent)]
+        listed += [self.plugin] if self.plugin else []
         return os.pathsep.join(str(path) for path in listed)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.fleet.passwords import NODE_USER, PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.spec import Listener, NodeSpec, Role
+from penstock.fleet.tier_properties import tier_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.fleet.layout import NodeLayout
     from penstock.fleet.spec import ClusterSpec
+    from penstock.fleet.tier_properties import TierPlace
 
 # Thousands of clients reconnect at once after a restart; Kafka's default is 50.
 LISTEN_BACKLOG = 4096
@@ -44,7 +46,12 @@ class Credentials:
 
 
 def node_properties(
-    cluster: ClusterSpec, node: NodeSpec, layout: NodeLayout, credentials: Credentials, ca: Path
+    cluster: ClusterSpec,
+    node: NodeSpec,
+    layout: NodeLayout,
+    credentials: Credentials,
+    ca: Path,
+    tier: TierPlace,
 ) -> dict[str, str]:
     """All of the node's server.properties; the cluster's `config` overrides the rest."""
     properties = (
@@ -54,6 +61,7 @@ def node_properties(
         | _replication(cluster)
         | _small_fleet()
         | {"socket.request.max.bytes": str(request_bytes_max(node.heap_mb))}
+        | tier_properties(cluster, node, tier, _scram_login(credentials), ca)
     )
     if cluster.tls:
         properties |= _tls(layout, ca)
@@ -130,7 +138,6 @@ def _listeners(cluster: ClusterSpec, node: NodeSpec, credentials: Credentials) -
     reachable = [listener for listener in kafka_listeners if listener is not Listener.CONTROLLER]
     advertised = [f"{listener.upper()}://{node.address(listener)}" for listener in reachable]
     every = (Listener.INTERNAL, Listener.GATEWAY, Listener.CONTROLLER)
-    scram = f'{_SCRAM_MODULE} required username="{NODE_USER}" password="{credentials.node}";'
     properties = {
         "listeners": ",".join(bound),
         "listener.security.protocol.map": ",".join(f"{name.upper()}:{protocol}" for name in every),
@@ -144,8 +151,12 @@ def _listeners(cluster: ClusterSpec, node: NodeSpec, credentials: Credentials) -
     for listener in (Listener.INTERNAL, Listener.GATEWAY):
         prefix = f"listener.name.{listener}"
         properties[f"{prefix}.sasl.enabled.mechanisms"] = SCRAM_MECHANISM
-        properties[f"{prefix}.{SCRAM_MECHANISM.lower()}.sasl.jaas.config"] = scram
+        properties[f"{prefix}.{SCRAM_MECHANISM.lower()}.sasl.jaas.config"] = _scram_login(credentials)
     return properties
+
+
+def _scram_login(credentials: Credentials) -> str:
+    return f'{_SCRAM_MODULE} required username="{NODE_USER}" password="{credentials.node}";'
 
 
 def _controller_login(credentials: Credentials) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 secrets/                        platform.key and the CA, readable by this user only
 clusters/<name>/cluster.json    ids and ports fixed at the first start
-clusters/<name>/<node>/         server.properties, data/, logs/, lock, process.json
+clusters/<name>/<node>/         server.properties, data/, logs/, lock, process.json, order.json
+tier/                           tiered segments, if they are stored in files
+documents/<digest>.json         fleet documents that nodes were started with
 supervisor.json, supervisor.lock, supervisor.log
 adopted/<name>.json             adopted clusters with their capabilities
 """
@@ -24,6 +26,7 @@ SECRET_DIRECTORY_MODE = 0o700
 class NodeLayout:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.home = root.parent.parent.parent
         self.properties = root / "server.properties"
         self.data = root / "data"
         # Kafka writes it last when it formats storage, so it exists only for complete storage.
@@ -35,6 +38,8 @@ class NodeLayout:
         self.console_before = self.logs / "console.log.1"
         self.lock = root / "lock"
         self.record = root / "process.json"
+        self.start_facts = root / "start.json"  # what the next process adds to its record
+        self.order = root / "order.json"  # whether it must run, and for which request
         self.keystore = root / "keystore.pem"
 
 
@@ -47,6 +52,7 @@ class Layout:
         self.supervisor_lock = home / "supervisor.lock"
         self.supervisor_record = home / "supervisor.json"
         self.supervisor_log = home / "supervisor.log"
+        self.documents = home / "documents"  # fleet documents that nodes run with, by digest
         self.fleet_file = home / "fleet.json"  # the document of the last `up`, for `status`, `logs`, `up`
 
     def cluster(self, name: str) -> Path:

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 from penstock.atomic_files import write_atomically
 from penstock.fleet.certificates import Authority, ensure_keystore, load_authority, load_platform_key
 from penstock.fleet.cluster_record import Cluster, check_ports_free, load_cluster, load_or_create_cluster
+from penstock.fleet.jars import cache_directory
 from penstock.fleet.kafka_properties import Credentials
 from penstock.fleet.layout import make_directory
 from penstock.fleet.node import Access, Node
 from penstock.fleet.passwords import NODE_USER, PLATFORM_USER
+from penstock.fleet.spec import TierStore
 from penstock.fleet.spec_file import parse_fleet
 from penstock.model.errors.fleet import DiskFull, NodeUnknown, NotRunning, PlatformKeyLost
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable
+from penstock.model.errors.tier import PluginMissing, S3JarsMissing
 from penstock.process_identity import read_alive
+from penstock.tier.s3_jars import s3_class_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,10 +71,10 @@ class LocalFleet:
         namesakes = [other for other in self.nodes if other.name == node.name]
         return node.name if len(namesakes) == 1 else node.full_name
 
-    async def prepare(self) -> None:
-        """Create directories, certificates, properties and storage of all stopped nodes."""
+    async def prepare(self, nodes: Sequence[Node] | None = None) -> None:
+        """Create directories, certificates, properties and storage of stopped nodes: of these, or of all."""
         check_disk_space(self.layout.home)
-        stopped = [node for node in self.nodes if node.running() is None]
+        stopped = [node for node in (self.nodes if nodes is None else nodes) if node.running() is None]
         for node in stopped:
             check_ports_free(node.cluster.spec, node.spec)
             make_directory(node.layout.root)
@@ -105,6 +109,7 @@ def open_fleet(spec: FleetSpec, layout: Layout, runtime: Runtime) -> LocalFleet:
             where="settings", key="home", value=str(layout.home),
             expected="expected a path without commas, because Kafka splits paths at commas",
         )  # fmt: skip
+    _check_tier(spec, runtime)
     make_directory(layout.home)
     random = secrets.SystemRandom()
     clusters: list[Cluster] = []
@@ -117,14 +122,14 @@ def open_fleet(spec: FleetSpec, layout: Layout, runtime: Runtime) -> LocalFleet:
     return _fleet(layout, clusters, runtime)
 
 
-def load_fleet(layout: Layout) -> LocalFleet:
-    """The fleet as it was last started, to inspect or stop it. Needs no Java."""
+def load_fleet(layout: Layout, runtime: Runtime | None = None) -> LocalFleet:
+    """The fleet as its file declares it now; without a runtime, to inspect or stop it."""
     document = load_fleet_document(layout)
     if document is None:
         raise NotRunning(home=layout.home)
     spec = parse_fleet(document, where=str(layout.fleet_file))
     clusters = [cluster for c in spec if (cluster := load_cluster(c, layout)) is not None]
-    return _fleet(layout, clusters, None)
+    return _fleet(layout, clusters, runtime)
 
 
 def _fleet(layout: Layout, clusters: Sequence[Cluster], runtime: Runtime | None) -> LocalFleet:
@@ -150,6 +155,15 @@ def _check_key_exists(layout: Layout, clusters: Sequence[Cluster]) -> None:
         for node in cluster.spec.nodes:
             if layout.node(cluster.spec.name, node.name).meta.exists():
                 raise PlatformKeyLost(path=layout.platform_key, node=node.name)
+
+
+def _check_tier(spec: FleetSpec, runtime: Runtime) -> None:
+    """Refuse to start brokers that could not load their plugin."""
+    for cluster in spec:
+        if cluster.tier.store is not TierStore.NONE and runtime.jars.plugin is None:
+            raise PluginMissing(cluster=cluster.name)
+        if cluster.tier.store is TierStore.S3 and not s3_class_path(cache_directory()):
+            raise S3JarsMissing(cluster=cluster.name)
 
 
 def check_disk_space(home: Path) -> None:

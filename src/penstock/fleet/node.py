@@ -8,6 +8,7 @@ writes `process.json`, which identifies the holder, before it becomes the node.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import secrets
@@ -22,20 +23,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.atomic_files import write_atomically
+from penstock.fleet.generation import generation_of
+from penstock.fleet.jars import KAFKA_VERSION, cache_directory
 from penstock.fleet.java import argument_file, command, jvm_flags, log_flags, metrics_flag
 from penstock.fleet.kafka_properties import as_text, node_properties
 from penstock.fleet.launcher import MAIN_CLASS
 from penstock.fleet.layout import SECRET_FILE_MODE, make_directory
 from penstock.fleet.passwords import ANCHOR_USER, NODE_USER, PLATFORM_USER, SCRAM_ITERATIONS, SCRAM_MECHANISM
-from penstock.fleet.spec import Jit, Listener, Role
+from penstock.fleet.spec import Jit, Listener, Role, TierStore
+from penstock.fleet.tier_properties import TierPlace
 from penstock.model.errors.fleet import DataInUse, DataOfAnotherCluster, DirectoryNotWritable, FormatFailed
 from penstock.model.fault_points import declare, reach
 from penstock.process_identity import Identity, identify, read_alive, read_identity, try_lock
+from penstock.tier.s3_jars import s3_class_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.fleet.cluster_record import Cluster
+    from penstock.fleet.generation import Generation
     from penstock.fleet.jars import Jars
     from penstock.fleet.java import Java
     from penstock.fleet.kafka_properties import Credentials
@@ -81,6 +87,8 @@ class Node:
     access: Access
     runtime: Runtime | None = None  # without it the node can be watched and stopped, but not started
     environment: Mapping[str, str] | None = None
+    request: str = ""  # the order that its next process is started for
+    document: str = ""  # digest of the fleet document that `cluster` and `spec` come from
     _child: subprocess.Popen[bytes] | None = None
     _child_identity: Identity | None = None  # known at once, before its record is written
     _log_bytes_before: int = 0  # the size of the log when this run started
@@ -104,10 +112,22 @@ class Node:
         """The exit code of our child; None while it runs, or if another supervisor started it."""
         return None if self._child is None else self._child.poll()
 
+    def properties(self) -> dict[str, str]:
+        credentials, ca = self.access.credentials, self.access.ca
+        is_s3 = self.cluster.spec.tier.store is TierStore.S3
+        class_path = s3_class_path(cache_directory()) if is_s3 else ""
+        tier = TierPlace(self.cluster.kafka_id, self.layout.home / "tier", class_path)
+        return node_properties(self.cluster.spec, self.spec, self.layout, credentials, ca, tier)
+
+    def generation(self) -> Generation:
+        """What its next process would run with. Needs no runtime."""
+        flags = jvm_flags(heap_mb=self.spec.heap_mb, jit=self.cluster.spec.jit, archive=None)
+        ca = self.access.ca.read_bytes() if self.cluster.spec.tls else b""
+        return generation_of(self.cluster.spec.kafka or KAFKA_VERSION, tuple(flags), self.properties(), ca)
+
     def configure(self) -> None:
         """Write the properties; they depend only on the spec, not on an earlier file."""
-        credentials, ca = self.access.credentials, self.access.ca
-        properties = node_properties(self.cluster.spec, self.spec, self.layout, credentials, ca)
+        properties = self.properties()
         try:
             make_directory(self.layout.logs)
             write_atomically(self.layout.properties, as_text(properties), mode=SECRET_FILE_MODE)
@@ -165,9 +185,13 @@ class Node:
             self._log_bytes_before = _size(self.layout.log)
             if _size(self.layout.console):
                 self.layout.console.replace(self.layout.console_before)
+            facts = {"request": self.request, "document": self.document}
+            write_atomically(
+                self.layout.start_facts, json.dumps(facts | {"generation": dict(self.generation().parts)})
+            )
             with self.layout.console.open("ab") as console:
                 self._child = subprocess.Popen(  # noqa: ASYNC220 - does not wait for the child
-                    [sys.executable, "-m", "penstock.fleet.spawn", str(self.layout.record), *self._command()],
+                    [*_spawn(self.layout), *self._command()],
                     stdin=subprocess.DEVNULL,
                     stdout=console,
                     stderr=console,
@@ -275,6 +299,11 @@ class Node:
         flags.append(metrics_flag(f"127.0.0.1:{spec.ports[Listener.METRICS]}"))
         flags += runtime.extra_flags
         return command(runtime.java, runtime.jars, flags, MAIN_CLASS, str(self.layout.properties))
+
+
+def _spawn(layout: NodeLayout) -> list[str]:
+    facts = ["--facts", str(layout.start_facts)]
+    return [sys.executable, "-m", "penstock.fleet.spawn", str(layout.record), *facts]
 
 
 def _error_line(lines: Sequence[str]) -> str:

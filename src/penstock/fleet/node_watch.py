@@ -6,7 +6,9 @@
                             ▼
                        restarting ──back-off over──▶ starting
 
-    stopping: the supervisor is stopping all nodes
+    any ──ordered to stop──▶ stopping ──dies──▶ held ──ordered to run──▶ starting
+
+    stopping: by an order, or because the supervisor is stopping all nodes
 
 A node that is alive but does not respond is only reported: the supervisor cannot distinguish a slow disk
 from a dead one, so it does not kill it. A node that dies is restarted, with a back-off that grows with
@@ -33,6 +35,7 @@ class NodeState(StrEnum):
     UNRESPONSIVE = "unresponsive"
     RESTARTING = "restarting"
     STOPPING = "stopping"
+    HELD = "held"  # stopped by an order
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Watch:
 class Observation:
     alive: bool
     responds: bool
+    held: bool = False  # an order demands that this process ends
 
 
 def new_watch(now: float) -> Watch:
@@ -59,6 +63,12 @@ def new_watch(now: float) -> Watch:
 
 def next_watch(watch: Watch, observation: Observation, now: float) -> Watch:
     """The watch after an observation. `should_start` decides whether to start the process."""
+    if observation.held:
+        state = NodeState.STOPPING if observation.alive else NodeState.HELD
+        return watch if watch.state is state else replace(watch, state=state, since=now)
+    if watch.state in (NodeState.STOPPING, NodeState.HELD):  # the order is to run
+        restarts = watch.restarts if observation.alive else watch.restarts + 1
+        return replace(watch, state=NodeState.STARTING, since=now, responded_at=now, restarts=restarts)
     if watch.state is NodeState.RESTARTING and observation.alive:  # started by another supervisor
         return replace(watch, state=NodeState.STARTING, since=now, responded_at=now)
     if watch.state is NodeState.RESTARTING:

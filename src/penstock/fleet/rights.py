@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.fleet.capabilities import ALTER, ALTER_CONFIGS, DESCRIBE, DESCRIBE_CONFIGS
 from penstock.kafka.admin import topics
+from penstock.kafka.client import CONTROLLER_ENDPOINTS
+from penstock.kafka.connection import CALL_SECONDS
 from penstock.kafka.oauth import OAuthLogin
 from penstock.model.errors.fleet import RightsMissing
 from penstock.model.errors.wire import KafkaDenied
@@ -18,6 +20,8 @@ from penstock.model.key_names import CONTROL_GROUP, REGISTRY_TOPIC
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from penstock.kafka.client import Client
     from penstock.kafka.security import Security
 
@@ -27,6 +31,7 @@ _PROBE: Final = "lkc-000000_rights"  # no tenant has this id
 _CLUSTER_OPERATIONS: Final = {
     ALTER: "Alter", DESCRIBE: "Describe", DESCRIBE_CONFIGS: "DescribeConfigs", ALTER_CONFIGS: "AlterConfigs",
 }  # fmt: skip
+_REQUIRED: Final = frozenset(("Alter", "Describe"))  # without them no user or ACL can be changed
 _BITS: Final = 32
 
 
@@ -53,11 +58,19 @@ class Right:
         )
 
 
+async def missing_rights(client: Client) -> list[Right]:
+    missing = [*cluster_rights(await cluster_operations(client)), *await _topics(client)]
+    return [*missing, *await _group(client), *await _transactional_id(client)]
+
+
 async def require_rights(client: Client, name: str, bootstrap: str, security: Security) -> None:
-    """Raises with every missing right and the commands that grant them."""
-    missing = [*await _cluster(client), *await _topics(client), *await _group(client)]
-    missing += await _transactional_id(client)
-    if missing:
+    """Raises with every missing right and the commands that grant them.
+
+    It does not raise if only rights are missing without which tenants can still be served: the capability
+    table reports those.
+    """
+    missing = await missing_rights(client)
+    if any(right.name or {*right.operations} & _REQUIRED for right in missing):
         principal = principal_of(security)
         raise RightsMissing(
             principal=principal,
@@ -75,9 +88,20 @@ def principal_of(security: Security) -> str:
     return f"User:{login.principal() if isinstance(login, OAuthLogin) else login.user}"
 
 
-async def _cluster(client: Client) -> list[Right]:
-    response = await client.call("DescribeCluster", {"IncludeClusterAuthorizedOperations": True})
-    allowed = _operations(response["ClusterAuthorizedOperations"])
+async def cluster_operations(
+    client: Client, *, controllers: bool = False, timeout: float = CALL_SECONDS
+) -> frozenset[int]:
+    """What the user may do on the cluster, according to a broker or, on their client, a controller."""
+    body: dict[str, object] = {"IncludeClusterAuthorizedOperations": True}
+    if controllers:
+        body["EndpointType"] = CONTROLLER_ENDPOINTS
+    response = await client.call("DescribeCluster", body, timeout=timeout)
+    bits = response["ClusterAuthorizedOperations"]
+    return frozenset(code for code in range(_BITS) if bits >= 0 and bits >> code & 1)
+
+
+def cluster_rights(allowed: Collection[int]) -> list[Right]:
+    """The missing rights on the cluster."""
     missing = tuple(word for code, word in _CLUSTER_OPERATIONS.items() if code not in allowed)
     return [Right("cluster", "", missing)] if missing else []
 
@@ -114,7 +138,3 @@ async def _transactional_id(client: Client) -> list[Right]:
 
 def _coordinator_body(key: str, *, kind: int = 0) -> dict[str, object]:
     return {"KeyType": kind, "CoordinatorKeys": [key]}
-
-
-def _operations(bits: int) -> frozenset[int]:
-    return frozenset(code for code in range(_BITS) if bits >= 0 and bits >> code & 1)

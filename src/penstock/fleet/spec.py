@@ -49,6 +49,25 @@ class Jit(StrEnum):
     FULL = "full"
 
 
+class TierStore(StrEnum):
+    """Where tiered segments are stored; `none` turns tiering off."""
+
+    FILE = "file"
+    S3 = "s3"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpec:
+    store: TierStore = TierStore.FILE
+    prefix: str = "tier"  # of all keys
+    directory: str = ""  # of the file store; empty: below PENSTOCK_HOME
+    bucket: str = ""
+    region: str = ""
+    endpoint: str = ""  # empty: Amazon's
+    credentials_file: str = ""  # empty: the SDK's usual places
+
+
 LISTENERS_OF: Mapping[Role, tuple[Listener, ...]] = MappingProxyType(
     {
         Role.CONTROLLER: (Listener.CONTROLLER, Listener.METRICS),
@@ -98,7 +117,9 @@ class ClusterSpec:
     nodes: tuple[NodeSpec, ...]
     tls: bool
     jit: Jit = Jit.QUICK
+    kafka: str = ""  # version of its nodes; empty: the pinned one
     config: Mapping[str, str] = field(default_factory=dict)  # extra Kafka properties, all nodes
+    tier: TierSpec = field(default_factory=TierSpec)
 
     @property
     def brokers(self) -> tuple[NodeSpec, ...]:

@@ -10,7 +10,9 @@
         combined: false       # true: every broker is also a controller
         heap: 384             # MB for each node
         jit: quick            # quick or full
+        kafka: 4.3.1          # version; another than the pinned one is fetched first
         tls: false            # default: true if any host is not loopback
+        tier: {store: file}   # file, s3 or none; `docs/tier.md`
         config: {}            # extra Kafka properties for every node
 
 Unknown keys, two listeners on one port and invalid values are errors that name their place in the file.
@@ -38,25 +40,66 @@ from penstock.fleet.spec import (
     Listener,
     NodeSpec,
     Role,
+    TierSpec,
+    TierStore,
     is_loopback,
 )
 from penstock.model.errors.fleet import PortShared
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.ids import Zone
 from penstock.model.settings_reader import PORT_MAX, Section
+from penstock.model.settings_table import Setting, SettingsFile, below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 PORTS_PER_KIND = 100  # a cluster's block: 100 ports for each of its four kinds of listener
+VERSION_PATTERN = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}\.[0-9]{1,3}")
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,30}")
+PREFIX_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 ZONE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
-_FLEET_KEYS = ("clusters",)
-_CLUSTER_KEYS = (
-    "name", "host", "port", "zones", "controllers", "brokers", "combined", "heap", "jit", "tls", "config",
-)  # fmt: skip
-_NODE_KEYS = ("id", "zone", "host", "port", "ports", "advertised", "heap")
+_NODE = (
+    Setting("id", "whole number", "Kafka's node id; unset: counted."),
+    Setting("zone", "text", "Its zone; unset: the cluster's in turn."),
+    Setting("host", "address", "Where it listens; unset: the cluster's."),
+    Setting("port", "whole number", "Port of its listener for clients, or for nodes if it is a controller."),
+    Setting("ports", "mapping", "Port of each listener."),
+    Setting("advertised", "mapping", "Advertised port of each listener, if another."),
+    Setting("heap", "whole number", "Heap; unset: the cluster's.", unit="MB"),
+)
+_TIER = (
+    Setting("store", " | ".join(TierStore), "Where old segments go; none: no tiering.", str(TierStore.FILE)),
+    Setting("prefix", "text", "What all keys in the store start with.", TierSpec().prefix),
+    Setting(
+        "directory",
+        "path",
+        "Of the file store, on a disk that all brokers share; unset: `tier` in PENSTOCK_HOME.",
+    ),
+    Setting("bucket", "text", "S3 bucket."),
+    Setting("region", "text", "Its region."),
+    Setting("endpoint", "URL", "An S3 server other than Amazon's."),
+    Setting("credentials_file", "path", "S3 access key, in Amazon's format; unset: the SDK's usual places."),
+)
+_CLUSTER = (
+    Setting("name", "text", "Name, also of the data directory.", "home"),
+    Setting("host", "address", "Where the nodes listen; anything but loopback means TLS.", "127.0.0.1"),
+    Setting("port", "whole number", "First of a block of ports; 0 chooses free ones.", PORT_FIRST_DEFAULT),
+    Setting("zones", "list", "Zones.", ", ".join(ZONES_DEFAULT)),
+    Setting("controllers", "whole number or list", "Number of controllers, or each of them.", 1),
+    *below("controllers[]", _NODE),
+    Setting("brokers", "whole number or list", "Number of brokers, or each of them; unset: one a zone."),
+    *below("brokers[]", _NODE),
+    Setting("combined", "flag", "Every broker is also a controller.", False),
+    Setting("heap", "whole number", "Heap of each node.", HEAP_MB_DEFAULT, "MB"),
+    Setting("jit", " | ".join(Jit), "quick: fast start; full: fast at run time.", str(Jit.QUICK)),
+    Setting("kafka", "text", "Kafka's version; unset: the pinned one."),
+    Setting("tls", "flag", "TLS on every listener; unset: if any host is not loopback."),
+    *below("tier", _TIER),
+    Setting("config", "mapping", "Further Kafka properties of every node."),
+)
+SETTINGS = SettingsFile("fleet", "penstock up --fleet", below("clusters[]", _CLUSTER))
 # The identity and listeners of a node: derived from other keys, or fixed.
 _NOT_IN_CONFIG = (
     "process.roles", "node.id", "broker.id", "broker.rack", "log.dir", "log.dirs", "metadata.log.dir",
@@ -66,15 +109,20 @@ _NOT_IN_CONFIG = (
 
 
 def parse_fleet(document: Mapping[str, Any], *, where: str = "fleet") -> FleetSpec:
-    root = Section(where, document, _FLEET_KEYS)
+    root = Section(where, document, SETTINGS.keys())
     listed = document.get("clusters")
     if not isinstance(listed, list) or not listed or not all(isinstance(c, Mapping) for c in listed):
         raise root.invalid("clusters", "expected a list with at least one cluster")
-    sections = root.each("clusters", listed, _CLUSTER_KEYS)
+    sections = root.each("clusters", listed, SETTINGS.keys("clusters[]"))
     clusters = [_cluster(section, index) for index, section in enumerate(sections)]
     _check_names(where, clusters)
     _check_ports(where, clusters)
     return FleetSpec(tuple(clusters))
+
+
+def check_file(path: Path, environment: Mapping[str, str]) -> None:
+    """Raises if a fleet file is invalid. No variable overrides it."""
+    parse_fleet(SETTINGS.root(path, environment).values, where=str(path))
 
 
 def _cluster(section: Section, index: int) -> ClusterSpec:
@@ -112,12 +160,49 @@ def _cluster(section: Section, index: int) -> ClusterSpec:
         nodes=tuple(nodes),
         tls=tls,
         jit=section.choice("jit", Jit.QUICK),
+        kafka=_version(section),
         config=_config(section),
+        tier=_tier(section),
+    )
+
+
+def _tier(section: Section) -> TierSpec:
+    tier = section.section("tier", SETTINGS.keys("clusters[].tier"))
+    store = tier.choice("store", TierStore.FILE)
+    needed = {TierStore.S3: ("bucket", "region"), TierStore.FILE: (), TierStore.NONE: ()}[store]
+    for key in needed:
+        tier.text(key)
+    others = {
+        TierStore.S3: ("directory",),
+        TierStore.FILE: ("bucket", "region", "endpoint", "credentials_file"),
+    }
+    for key in others.get(store, ()):
+        if key in tier.values:
+            raise tier.invalid(key, f"expected nothing: the store is {store}")
+    prefix = tier.text("prefix", TierSpec().prefix)
+    if not PREFIX_PATTERN.fullmatch(prefix):
+        raise tier.invalid("prefix", "expected words separated by /")
+    return TierSpec(
+        store=store,
+        prefix=prefix,
+        **{
+            key: tier.optional_text(key) or ""
+            for key in ("directory", "bucket", "region", "endpoint", "credentials_file")
+        },
     )
 
 
 def _is_zone(value: object) -> bool:
     return isinstance(value, str) and ZONE_PATTERN.fullmatch(value) is not None
+
+
+def _version(section: Section) -> str:
+    if "kafka" not in section.values:
+        return ""
+    value = section.text("kafka")
+    if not VERSION_PATTERN.fullmatch(value):
+        raise section.invalid("kafka", "expected a version such as 4.3.1")
+    return value
 
 
 def _config(section: Section) -> dict[str, str]:
@@ -165,7 +250,7 @@ def _nodes(
         listed = [{} for _ in range(listed)]
     if not isinstance(listed, list) or not listed or not all(isinstance(n, Mapping) for n in listed):
         raise section.invalid(key, "expected a number or a list of nodes")
-    nodes = section.each(key, listed, _NODE_KEYS)
+    nodes = section.each(key, listed, SETTINGS.keys("clusters[].brokers[]"))
     return [_node(node, role, index, defaults) for index, node in enumerate(nodes)]
 
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from penstock.fleet.generation import differences
 from penstock.fleet.node_watch import START_SECONDS_MAX, NodeState
 from penstock.fleet.readiness import Prober
+from penstock.fleet.restarting import process_state
 from penstock.fleet.spec import Listener
 from penstock.fleet.supervisor import supervisor_of
 from penstock.process_identity import read_record
@@ -47,6 +49,8 @@ class NodeStatus:
     memory_mb: float | None
     restarts: int
     reason: str
+    kafka: str = ""  # the version that it runs
+    behind: tuple[str, ...] = ()  # what a restart would change: the fleet file has something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,12 @@ async def _node_status(node: Node, published: dict[str, Any]) -> NodeStatus:
         if not identity.is_alive():  # it ended while it was probed
             identity, uptime, memory = None, None, None
     if identity is None:
-        waiting = published.get("state") not in (None, NodeState.STOPPING)
+        waiting = published.get("state") not in (None, NodeState.STOPPING, NodeState.HELD)
         state = NodeState.RESTARTING if waiting else NodeState.STOPPED
         reason = _why_restarting(published) if waiting else ""
+        if published.get("state") == NodeState.HELD:
+            state, reason = NodeState.HELD, "an order holds it stopped"
+    running = process_state(node).generation if identity is not None else None
     return NodeStatus(
         cluster=node.cluster.spec.name,
         node=node.name,
@@ -117,6 +124,8 @@ async def _node_status(node: Node, published: dict[str, Any]) -> NodeStatus:
         memory_mb=memory,
         restarts=int(published.get("restarts", 0)),
         reason=reason,
+        kafka="" if running is None else running.kafka,
+        behind=() if running is None else tuple(map(str, differences(running, node.generation()))),
     )
 
 

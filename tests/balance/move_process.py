@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from penstock.balance.cells import Broker
-from penstock.balance.move_execution import move_tenant
-from penstock.balance.move_plan import Target
+from penstock.balance.execute import move_tenant
+from penstock.balance.tenant_move import Target
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Security
 from penstock.model import fault_points

@@ -8,12 +8,13 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.balance.goals import GOALS, bounds_of, excess, imbalance
+from penstock.balance.actions import Action, ActionKind, Plan, Purpose, Request, executed
+from penstock.balance.goals import GOALS, TOPIC_SPREAD, TopicSpread, bounds_of, excess, imbalance, violations
 from penstock.balance.model import ABSENT, RESOURCES, Brokers, ClusterModel, Costs, Resource
-from penstock.balance.planner import ActionKind, Plan, Purpose, Request, executed, plan
+from penstock.balance.planner import plan
 
 FACTOR = 3
 GOALS_WITHOUT_FLOOR = tuple(replace(goal, floor=0.0) for goal in GOALS)
@@ -88,6 +89,7 @@ def check_hard_goals(model: ClusterModel, done: Plan) -> None:
     np.testing.assert_allclose(executed(model, done.actions).totals, done.totals, rtol=1e-6, atol=1e-3)
 
 
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), cells=st.sampled_from([1, 2]))
 def test_a_plan_breaks_no_hard_goal_and_worsens_no_soft_one(seed: int, cells: int) -> None:
     model = cluster(seed, brokers=12, partitions=120, cells=cells)
@@ -102,6 +104,116 @@ def test_a_plan_breaks_no_hard_goal_and_worsens_no_soft_one(seed: int, cells: in
     assert all(action.carried_after < action.carried_before for action in done.actions)
 
 
+def steps_of(actions: tuple[Action, ...]) -> list[tuple[Action, ...]]:
+    """One action each, but the two of a swap together."""
+    steps: list[tuple[Action, ...]] = []
+    rest = list(actions)
+    while rest:
+        count = 2 if rest[0].kind is ActionKind.SWAP else 1
+        steps.append(tuple(rest[:count]))
+        del rest[:count]
+    return steps
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), cells=st.sampled_from([1, 2]))
+def test_every_step_reduces_the_excess_of_its_goal_and_breaks_no_hard_one(seed: int, cells: int) -> None:
+    model = cluster(seed, brokers=12, partitions=120, cells=cells)
+    capacity = model.brokers.capacity.copy()
+    capacity[:, Resource.DISK] = model.totals[:, Resource.DISK].max() * 1.3  # none is too full before
+    model = replace(model, brokers=replace(model.brokers, capacity=capacity))
+    bounds = bounds_of(model, GOALS_WITHOUT_FLOOR)
+    resources = {goal.name: goal.resource for goal in GOALS_WITHOUT_FLOOR}
+
+    done = made(model)
+
+    combined = any(action.leadership is not None for action in done.actions)
+    now = model
+    for step in steps_of(done.actions):
+        # The leadership of a moved partition changes later than its follower moves.
+        alone = [
+            replace(
+                each,
+                leadership=None,
+                after=tuple(each.destination if one == each.source else one for one in each.before),
+            )
+            if each.leadership is not None
+            else each
+            for each in step
+        ]
+        then = executed(now, alone)
+        assert (then.totals <= np.maximum(bounds.hard, now.totals) * (1 + 1e-9)).all()
+        goal = step[0].goal
+        if goal == TOPIC_SPREAD:
+            assert TopicSpread(then).excess() < TopicSpread(now).excess()
+        elif not combined or resources[goal] in (Resource.DISK, Resource.INGRESS, Resource.REPLICAS):
+            before = excess(now.totals, bounds, resources[goal])
+            assert excess(then.totals, bounds, resources[goal]) < before, step
+        now = then
+    for action in done.actions:
+        reason = action.leadership
+        if reason is not None:
+            assert reason.after < reason.before
+            assert reason.before > bounds.target[reason.broker, resources[reason.goal]]
+        if action.goal in resources and action.kind is not ActionKind.SWAP:
+            assert action.carried_before > bounds.target[action.source, resources[action.goal]]
+
+
+def test_the_spread_of_topics_gets_better_and_other_goals_do_not_worsen_it() -> None:
+    model = cluster(11, partitions=600)
+    crowded = model.replicas.copy()
+    crowded[:40, 0] = model.brokers.ids[model.brokers.zones[crowded[:40, 0]]]  # on the first of each zone
+    model = replace(model, replicas=crowded)
+    before = TopicSpread(model).excess()
+
+    done = made(model)
+
+    check_hard_goals(model, done)
+    assert TopicSpread(executed(model, done.actions)).excess() <= before
+    assert TOPIC_SPREAD in done.goals_run
+
+
+def test_a_partition_whose_follower_moves_may_be_led_elsewhere_in_the_same_action() -> None:
+    plans = [(model, made(model)) for model in (cluster(seed, partitions=1000) for seed in range(3))]
+
+    combined = [(model, action) for model, done in plans for action in done.actions if action.leadership]
+
+    assert combined
+    for model, action in combined:
+        leader = int(model.replicas[action.partition, model.leaders[action.partition]])
+        assert action.source != leader
+        assert action.after[0] != leader
+        assert action.after[0] in action.before  # it is in sync already
+
+
+def test_violations_of_triggering_goals_start_a_round() -> None:
+    model = cluster(1, partitions=3000)
+
+    violated = violations(model, GOALS_WITHOUT_FLOOR)
+
+    assert {each.goal for each in violated} == {"disk", "ingress", "egress", "load"}
+    assert all(each.carried > each.tolerated for each in violated)
+    assert {each.goal for each in violations(model, GOALS_WITHOUT_FLOOR, metrics=False)} == {"disk"}
+    assert violations(executed(model, made(model).actions), GOALS_WITHOUT_FLOOR) == ()
+    assert violations(model, [replace(goal, floor=1e18) for goal in GOALS]) == ()
+
+
+def test_a_shortfall_names_the_brokers_that_would_cover_it() -> None:
+    model = with_brokers(cluster(12), leaving=[0, 3, 6])  # all of one zone
+    capacity = model.brokers.capacity.copy()
+    capacity[:, Resource.DISK] = model.totals[:, Resource.DISK].mean() * 1.2
+    small = replace(model, brokers=replace(model.brokers, capacity=capacity))
+
+    zones = made(model, Request(Purpose.EMPTY)).shortfalls
+    disk = {each.what: each for each in made(small, Request(Purpose.EMPTY)).shortfalls}["disk"]
+
+    assert [(each.what, each.brokers) for each in zones] == [("zones", 1)]
+    room = 0.85 * capacity[0, Resource.DISK]
+    assert disk.missing == pytest.approx(model.totals[:, Resource.DISK].sum() - 6 * room)
+    assert (disk.brokers - 1) * room < disk.missing <= disk.brokers * room
+    assert made(cluster(12)).shortfalls == ()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_skewed_cluster_becomes_even(seed: int) -> None:
     model = cluster(seed, brokers=9, partitions=3000)
@@ -111,7 +223,7 @@ def test_a_skewed_cluster_becomes_even(seed: int) -> None:
     check_hard_goals(model, done)
     for goal in GOALS_WITHOUT_FLOOR:
         assert imbalance(model, model.totals, goal.resource) > 1.25
-        assert imbalance(model, done.totals, goal.resource) <= (1.10 if goal.triggering else 1.20)
+        assert imbalance(model, done.totals, goal.resource) <= 1.10
     assert done == made(model)  # nothing is random
 
 
@@ -169,6 +281,46 @@ def test_only_joining_brokers_receive_and_no_more_than_their_share() -> None:
     assert moved[half] <= 0.4 * moved[-1]  # the densest first
 
 
+def with_empty_brokers(seed: int, **more: int) -> ClusterModel:
+    """The last three of twelve brokers are joining and hold nothing."""
+    model = cluster(seed, brokers=12, partitions=more.get("partitions", 2000))
+    keep = model.replicas.copy()
+    keep[np.isin(keep, [9, 10, 11])] -= 9
+    return with_brokers(replace(model, replicas=keep), joining=[9, 10, 11])
+
+
+def test_joining_brokers_get_the_replicas_that_carry_most_first() -> None:
+    model = with_empty_brokers(5)
+
+    done = made(model, Request(Purpose.FILL))
+
+    size = model.costs.leader[:, Resource.DISK].mean()
+    density = [(each.carried_before - each.carried_after) / (each.bytes + size + 1) for each in done.actions]
+    tenth = len(density) // 10
+    assert tenth > 5
+    assert sum(density[:tenth]) > 3 * sum(density[-tenth:])
+
+
+def test_a_small_cluster_without_metrics_is_filled_by_bytes_and_then_by_count() -> None:
+    """No floor applies: a new broker that gets nothing would be of no use."""
+    model = with_empty_brokers(6, partitions=60)
+    costs = model.costs
+    for table in (costs.leader, costs.follower):
+        table[:, : Resource.LEADERS] = 0.0
+        table[:20, Resource.DISK] = 1_000.0
+    base = model.brokers.base.copy()
+    base[:, Resource.DISK] = np.linspace(1e9, 2e9, 12)  # other things on the same volumes
+    model = replace(model, brokers=replace(model.brokers, base=base))
+
+    done = plan(model, Request(Purpose.FILL), metrics=False)
+
+    check_hard_goals(model, done)
+    counts = done.totals[:, Resource.REPLICAS]
+    assert counts.sum() == 180
+    assert (counts[9:] >= 0.6 * 15).all()
+    assert (counts[9:] <= 15).all()
+
+
 def test_one_broker_is_relieved_and_no_other() -> None:
     model = cluster(5, partitions=1500)
     heaviest = int(np.argmax(model.totals[:, Resource.DISK]))
@@ -184,9 +336,10 @@ def test_one_broker_is_relieved_and_no_other() -> None:
 def test_a_demoted_broker_leads_nothing() -> None:
     model = with_brokers(cluster(6), leads=[2])
 
-    done = made(model, Request(Purpose.EMPTY))
+    done = made(model, Request(Purpose.DEMOTE))
 
     assert {action.kind for action in done.actions} == {ActionKind.LEADERSHIP}
+    assert {action.source for action in done.actions} == {2}
     after = executed(model, done.actions)
     leaders = after.replicas[np.arange(len(after.leaders)), after.leaders]
     assert not (leaders == 2).any()
@@ -213,7 +366,7 @@ def test_limits_and_the_deadline_end_a_plan_early() -> None:
     assert len(made(model, Request(actions_max=5)).actions) == 5
     few = made(model, Request(bytes_max=20e9))
     assert few.partial
-    assert few.bytes <= 20e9 + model.costs.leader[:, Resource.DISK].max()
+    assert 0 < few.bytes <= 20e9
     late = made(model, expired=lambda: next(looks) > 2)
     assert late.partial
     check_hard_goals(model, late)
@@ -223,6 +376,6 @@ def test_limits_and_the_deadline_end_a_plan_early() -> None:
 def test_without_metrics_only_goals_of_the_admin_api_run() -> None:
     done = made(cluster(9), metrics=False)
 
-    assert done.goals_run == ("disk", "leaders", "replicas")
+    assert done.goals_run == ("disk", "leaders", "replicas", "topic-spread")
     assert done.goals_skipped == ("ingress", "egress", "load", "leader-ingress")
     assert {action.goal for action in done.actions} <= set(done.goals_run)

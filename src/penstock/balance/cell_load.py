@@ -1,8 +1,4 @@
-"""How full a cell is: the largest of broker load, replica utilisation and bandwidth utilisation.
-
-A `LoadMetric` defines a broker's load: 0 is idle, 1 is saturated, and larger values count as 1. The
-default is `handler_busy`: the share of time in which the broker's request handlers are busy.
-"""
+"""How full a cell is: the largest of broker load, replica utilisation and bandwidth utilisation."""
 
 from __future__ import annotations
 
@@ -10,18 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.model.ids import LogicalClusterId
-
-    LoadMetric = Callable[["BrokerSample"], float]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSample:
-    """One broker's measurements over the last window."""
+    """One broker, averaged over the last minute."""
 
-    handler_idle_ratio: float
+    load: float  # of `broker_load`
     replicas: int
     ingress: float  # bytes a second from clients
     egress: float  # bytes a second to clients
@@ -34,11 +28,6 @@ class BrokerCapacity:
     replicas_max: int
     ingress_max: float  # bytes a second
     egress_max: float
-
-
-def handler_busy(sample: BrokerSample) -> float:
-    # Nodes that were also controllers reported up to 2.0 before KIP-1207.
-    return 1.0 - min(1.0, max(0.0, sample.handler_idle_ratio))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +57,17 @@ class Load:
     def times(self, factor: float) -> Load:
         return Load(self.broker * factor, self.replicas * factor, self.bandwidth * factor)
 
-    def smoothed(self, newest: Load, weight: float) -> Load:
-        """The exponential moving average; `weight` is the newest sample's."""
-        return self.times(1 - weight).plus(newest.times(weight))
+
+UNKNOWN: Final = Load(1.0, 1.0, 1.0)  # for placement among measured cells: a cell without measurements
 
 
-UNKNOWN: Final = Load(1.0, 1.0, 1.0)  # no tenant is placed in a cell without measurements
-
-
-def cell_load(
-    samples: Sequence[BrokerSample], capacity: BrokerCapacity, metric: LoadMetric = handler_busy
-) -> Load:
-    """The load of the brokers that report. A dead broker's work shows on its successors."""
-    if not samples:
-        return UNKNOWN
+def cell_load(samples: Sequence[BrokerSample], capacity: BrokerCapacity) -> Load:
+    """The load of a cell, all of whose brokers are known (Kora §5.3)."""
     count = len(samples)
     ingress = sum(sample.ingress for sample in samples) / (count * capacity.ingress_max)
     egress = sum(sample.egress for sample in samples) / (count * capacity.egress_max)
     return Load(
-        broker=sum(min(1.0, metric(sample)) for sample in samples) / count,
+        broker=sum(sample.load for sample in samples) / count,
         replicas=sum(sample.replicas for sample in samples) / (count * capacity.replicas_max),
         bandwidth=max(ingress, egress),
     )

@@ -51,6 +51,7 @@ class LoadedCell:
     cell: Cell
     load: Load
     units_max: int  # size of the largest logical cluster that it can carry, in capacity units
+    takes_tenants: bool = True  # not while too few of its brokers take new replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,14 @@ def place(
     units_max = max((each.units_max for each in cells), default=0)
     if cells and units > units_max:
         return TooLarge(units, units_max)
-    available = [each for each in cells if each.load.highest < full and each.units_max >= units]
+    taking = [each for each in cells if each.takes_tenants]
+    available = [each for each in taking if each.load.highest < full and each.units_max >= units]
     if not available:
         size = max((len(each.cell.brokers) for each in cells), default=0)
-        return NoRoom(NewCell(size, f"no cell is below {full:.0%} of its capacity"))
+        reason = f"no cell is below {full:.0%} of its capacity"
+        if closed := [each.cell.id for each in cells if not each.takes_tenants]:
+            reason += f", except cells whose brokers take no new replicas: {', '.join(closed)}"
+        return NoRoom(NewCell(size, reason))
     chosen = choose(available, min(candidates, len(available)))
     return min(chosen, key=lambda each: each.load.highest).cell
 
@@ -219,7 +224,8 @@ def _next_move(
     for tenant in (*enough, *reversed(less)):
         for destination in others:
             after = destination.load.plus(_scaled_load(destination, tenant, full_cell))
-            if after.highest <= target and destination.units_max >= tenant.units:
+            fits = destination.takes_tenants and destination.units_max >= tenant.units
+            if fits and after.highest <= target:
                 return tenant, destination.cell.id
     return None
 

@@ -55,7 +55,7 @@ class Brokers:
     receives: Bools  # may be given replicas
     leads: Bools  # may be given leadership
     joining: Bools  # new: to be filled
-    leaving: Bools  # to be emptied; dead brokers too
+    leaving: Bools  # to be emptied
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from penstock.model.ids import BrokerId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from penstock.model.ids import LogicalClusterId, Zone
 
     Placement = Callable[["PlacementRequest"], "list[list[BrokerId]] | None"]
 
+REPLICAS_DEFAULT: Final = 3  # of a partition, if the client does not choose
 PARTITIONS_MAX: Final = 10_000  # in one request; Kafka's controller creates no more at once
 
 
@@ -45,23 +46,40 @@ class PlacementRequest:
     count: int
     replicas: int
     brokers: tuple[Broker, ...]
+    cordoned: frozenset[BrokerId] = frozenset()  # take no new replica
+    demoted: frozenset[BrokerId] = frozenset()  # lead nothing
+
+    @property
+    def open(self) -> tuple[Broker, ...]:
+        """The brokers that take replicas. Without demoted ones where the others suffice."""
+        able = tuple(broker for broker in self.brokers if broker.id not in self.cordoned)
+        leading = tuple(broker for broker in able if broker.id not in self.demoted)
+        zones = min(self.replicas, len({broker.zone for broker in able}))
+        enough = len(leading) >= self.replicas and len({broker.zone for broker in leading}) >= zones
+        return leading if enough else able
 
 
 def spread(request: PlacementRequest) -> list[list[BrokerId]] | None:
     """Round-robin over the brokers, alternating zones, from a start that depends on the topic.
 
-    Replicas are always on distinct brokers, and in distinct zones as far as there are zones. None if
-    there are fewer brokers than replicas.
+    Replicas are always on distinct brokers, and in distinct zones as far as there are zones. A demoted
+    broker is never first. None if fewer brokers than replicas take replicas, or if none of them may lead.
     """
-    ring = interleaved(request.brokers)
-    if not 0 < request.replicas <= len(ring):
+    ring = interleaved(request.open)
+    leading = [broker for broker in ring if broker.id not in request.demoted]
+    if not 0 < request.replicas <= len(ring) or not leading:
         return None
     zones = len({broker.zone for broker in ring})
     start = sum(request.topic.encode()) % len(ring)
     placed = []
     period = len(ring) * max(len(ring) - 1, 1)  # of `_replica_order`
+    if len(leading) < len(ring):
+        period *= len(leading)
     for partition in range(request.first, request.first + min(request.count, period)):
         order = _replica_order(ring, start + partition)
+        if order[0].id in request.demoted:
+            leader = leading[(start + partition) // len(ring) % len(leading)]
+            order = [leader, *(broker for broker in order if broker is not leader)]
         chosen: list[Broker] = []
         for broker in order:
             distinct = len(chosen) >= zones or all(broker.zone != each.zone for each in chosen)
@@ -95,12 +113,17 @@ def interleaved(brokers: Sequence[B]) -> list[B]:
     return [broker for row in rows for broker in row if broker is not None]
 
 
-def fits(assignment: Sequence[Sequence[int]], brokers: Sequence[Broker]) -> bool:
-    """Whether it uses only these brokers, each at most once per partition, in as many zones as possible."""
+def fits(
+    assignment: Sequence[Sequence[int]], brokers: Sequence[Broker], demoted: Collection[int] = ()
+) -> bool:
+    """Whether it uses only these brokers, each at most once per partition, in as many zones as possible.
+
+    The first replica of a partition is its preferred leader, so it may not be on a demoted broker.
+    """
     zone_of = {broker.id: broker.zone for broker in brokers}
     count = len(set(zone_of.values()))
-    for replicas in assignment:
-        if not replicas or len(set(replicas)) != len(replicas):
+    for replicas in set(map(tuple, assignment)):  # many partitions repeat a few lists
+        if not replicas or len(set(replicas)) != len(replicas) or replicas[0] in demoted:
             return False
         if not all(BrokerId(replica) in zone_of for replica in replicas):
             return False

@@ -9,6 +9,9 @@ Modules:
   cell_batching  connections, requests and load with and without cells (the paper's experiment)
   cell_month     a month of placement: how evenly cells fill, and how many tenants must move
   plot           draws the result of `quota_week`
+  rebalance      a month of balancing: hours of overload, and bytes copied to avoid them
   quota_week     a week of quotas: how many tenants meet the objective under each sharing scheme
+  sizing         a quarter of sizing: cost and hours of overload, under four policies
+  roll_batches   a roll of a large cluster: its time, and partitions below their minimum
   traffic        generates a week of tenants' traffic
 """

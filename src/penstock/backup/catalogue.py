@@ -1,0 +1,170 @@
+"""The catalogue: what a cluster had at a time, by topic id, so that a re-created topic is another topic.
+
+An entry refers to its parts by their SHA-256, so an unchanged part is stored once. Parts are:
+
+  topics    id → name, partitions with leader epoch and replicas, explicit configs
+  logs      id → [partition, stored end, high watermark, leader epoch], as the archiver has them
+  groups    group → type and offsets by `<topic id>/<partition>`
+  acls      every ACL
+  registry  every entity of the platform's registry
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.backup.layout import (
+    CATALOGUE,
+    ENTRIES,
+    canonical,
+    entry_key,
+    entry_time,
+    part_key,
+)
+from penstock.model.errors.backup import CatalogueInvalid, ObjectExists
+from penstock.model.fault_points import declare, reach
+from penstock.tier.format import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.tier.store import Store
+
+FORMAT: Final = 1
+READS_MAX: Final = 32  # of entries at the same time
+PROMPT_PARTS: Final = ("topics", "acls", "registry")  # a change of one is written at once
+WRITTEN: Final = declare("backup.catalogue.written", "an entry of the catalogue is stored")
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    at_ms: int
+    parts: Mapping[str, str]  # name → SHA-256
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHistory:
+    topic_id: str
+    name: str
+    partitions: int
+    first_ms: int  # the first entry that has it
+    last_ms: int  # the last one
+
+
+def is_due(before: Entry | None, parts: Mapping[str, str], now_ms: int, interval_ms: int) -> bool:
+    """Whether to write an entry: a prompt part has changed, or the interval is over."""
+    if before is None or now_ms - before.at_ms >= interval_ms:
+        return True
+    return any(before.parts.get(name) != parts.get(name) for name in PROMPT_PARTS)
+
+
+def digest_of(document: Any) -> str:
+    return hashlib.sha256(canonical(document)).hexdigest()
+
+
+class Catalogue:
+    """The catalogue of one cluster in a store."""
+
+    def __init__(self, store: Store, cluster: str) -> None:
+        self._store = store
+        self.cluster = cluster
+        self.last: Entry | None = None
+        self._parts: dict[str, Any] = {}
+
+    async def times(self) -> list[int]:
+        """When entries were written, in milliseconds, oldest first."""
+        prefix = joined(self.cluster, CATALOGUE, ENTRIES)
+        return sorted([entry_time(one.key) async for one in self._store.list(prefix)])
+
+    async def resume(self) -> None:
+        times = await self.times()
+        if times:
+            self.last = await self.entry(times[-1])
+
+    async def entry(self, at_ms: int) -> Entry:
+        key = entry_key(self.cluster, at_ms)
+        data = await self._store.read(key)
+        try:
+            document = json.loads(data)
+            if document["format"] != FORMAT:
+                raise ValueError("it is of another format")
+            return Entry(int(document["at_ms"]), dict(document["parts"]))
+        except (ValueError, TypeError, KeyError) as failure:
+            raise CatalogueInvalid(key=key, reason=str(failure) or repr(failure)) from failure
+
+    async def entry_at(self, at_ms: int | None = None) -> Entry | None:
+        """The last entry up to a time; None if there is none."""
+        times = await self.times()
+        index = len(times) if at_ms is None else bisect_right(times, at_ms)
+        return await self.entry(times[index - 1]) if index else None
+
+    async def part(self, entry: Entry, name: str) -> Any:
+        """A part of an entry, checked against its SHA-256; None if the entry has none."""
+        digest = entry.parts.get(name)
+        if digest is None:
+            return None
+        if digest not in self._parts:
+            key = part_key(self.cluster, digest)
+            data = await self._store.read(key)
+            if hashlib.sha256(data).hexdigest() != digest:
+                raise CatalogueInvalid(key=key, reason="its SHA-256 is another")
+            self._parts = {digest: json.loads(data)}
+        return self._parts[digest]
+
+    async def write(self, parts: Mapping[str, Any], now_ms: int) -> None:
+        """Store the parts that are new, then the entry."""
+        digests = {name: digest_of(document) for name, document in parts.items()}
+        known = set(self.last.parts.values()) if self.last is not None else set()
+        for name, digest in digests.items():
+            if digest not in known:
+                await self._store.create(part_key(self.cluster, digest), canonical(parts[name]))
+        entry = Entry(now_ms, digests)
+        document = {"format": FORMAT, "at_ms": now_ms, "cluster": self.cluster, "parts": digests}
+        try:
+            await self._store.create(entry_key(self.cluster, now_ms), canonical(document))
+        except ObjectExists:
+            # Another process wrote in the same millisecond; its entry is as good.
+            return
+        reach(WRITTEN)
+        self.last = entry
+
+    async def topics(self, at_ms: int | None = None) -> dict[str, TopicHistory]:
+        """Every topic id that the catalogue has seen up to a time."""
+        times = await self.times()
+        index = len(times) if at_ms is None else bisect_right(times, at_ms)
+        limit = asyncio.Semaphore(READS_MAX)
+
+        async def one(at: int) -> Entry:
+            async with limit:
+                return await self.entry(at)
+
+        history: dict[str, TopicHistory] = {}
+        for entry in await asyncio.gather(*map(one, times[:index])):
+            for topic_id, topic in (await self.part(entry, "topics") or {}).items():
+                first = history[topic_id].first_ms if topic_id in history else entry.at_ms
+                count = len(topic["partitions"])
+                history[topic_id] = TopicHistory(topic_id, topic["name"], count, first, entry.at_ms)
+        return history
+
+    async def topic(self, topic_id: str, at_ms: int | None = None) -> tuple[Document, Entry] | None:
+        """A topic as the catalogue had it last, up to a time. Entries are searched from the newest."""
+        times = await self.times()
+        index = len(times) if at_ms is None else bisect_right(times, at_ms)
+        seen: set[str] = set()
+        for at in reversed(times[:index]):
+            entry = await self.entry(at)
+            digest = entry.parts.get("topics", "")
+            if digest in seen:
+                continue
+            seen.add(digest)
+            topics = await self.part(entry, "topics") or {}
+            if topic_id in topics:
+                return topics[topic_id], entry
+        return None

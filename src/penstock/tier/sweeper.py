@@ -1,0 +1,102 @@
+"""Sweeps a tier store: reads what the decision needs, then deletes what it allows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.partition_log import bounds, read
+from penstock.model.errors import PenstockError
+from penstock.model.errors.backup import ManifestInvalid
+from penstock.model.fault_points import declare, reach
+from penstock.tier.format import TOMBSTONE, decode_tombstone, parse_key
+from penstock.tier.metadata import TOPIC, TierMetadata
+from penstock.tier.sweep import Facts, Hold, SegmentObjects, SweepPlan, decide
+
+if TYPE_CHECKING:
+    from penstock.kafka.client import Client
+    from penstock.tier.format import SegmentKey, Tombstone
+    from penstock.tier.store import Store
+
+DECIDED: Final = declare("tier.sweep.decided", "the sweeper has decided, and deleted nothing")
+HALFWAY: Final = declare("tier.sweep.halfway", "half of the objects of a sweep are deleted")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSettings:
+    keep_days: float
+    holds: tuple[Hold, ...] = ()
+    restore_running: bool = False
+
+
+async def read_metadata(client: Client) -> TierMetadata:
+    """Every partition of `__remote_log_metadata`, to its present end."""
+    folded = TierMetadata()
+    described = (await topics.describe(client, [TOPIC]))[TOPIC]
+    if isinstance(described, PenstockError):
+        raise described
+    for partition in described.partitions:
+        place = TopicPartition(TOPIC, partition.index)
+        position, end = await bounds(client, place)
+        while position < end:
+            fetched = await read(client, place, position, lane="sweep", wait_ms=500)
+            for record in fetched.records:
+                if record.value is not None:
+                    folded.apply(record.value)
+            position = fetched.position
+    return folded
+
+
+async def stored_segments(store: Store, cluster: str) -> list[SegmentObjects]:
+    """What the store has of each segment, with its tombstone."""
+    suffixes: dict[SegmentKey, dict[str, int]] = {}
+    async for one in store.list(cluster):
+        parsed = parse_key(one.key)
+        if parsed is not None:
+            suffixes.setdefault(parsed[0], {})[parsed[1]] = one.modified_ms
+    result = []
+    for key, named in sorted(suffixes.items()):
+        tombstone: Tombstone | None = None
+        if TOMBSTONE in named:
+            try:
+                tombstone = decode_tombstone(await store.read(key.path(TOMBSTONE)), key)
+            except ManifestInvalid as error:
+                log.warning("tombstone not readable", segment=key.path(TOMBSTONE), error=str(error))
+        result.append(SegmentObjects(key, frozenset(named), max(named.values()), tombstone))
+    return result
+
+
+async def plan_sweep(client: Client, store: Store, settings: SweepSettings) -> SweepPlan:
+    """What a sweep would delete now. The store is listed before the metadata is read: an upload that
+    finishes in between is live in the metadata, not an orphan."""
+    cluster = (await client.cluster()).id or ""
+    segments = await stored_segments(store, cluster)
+    metadata = await read_metadata(client)
+    facts = Facts(
+        tuple(segments),
+        metadata.segments,
+        metadata_complete=True,
+        restore_running=settings.restore_running,
+        holds=settings.holds,
+        keep_days=settings.keep_days,
+    )
+    return decide(facts, int(time.time() * 1000))
+
+
+async def carry_out(store: Store, plan: SweepPlan) -> int:
+    """Delete what a plan has; the number of objects. A run that is killed is continued by the next."""
+    reach(DECIDED)
+    keys = plan.keys
+    for number, (key, suffix) in enumerate(keys):
+        if number == len(keys) // 2:
+            reach(HALFWAY)
+        await store.delete([key.path(suffix)])
+        log.info("object deleted", key=key.path(suffix))
+    return len(keys)

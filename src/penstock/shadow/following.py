@@ -1,0 +1,134 @@
+"""Catching up with a real leader, so that the shadow is in sync and may lead again.
+
+A shadow that was away has left the in-sync replicas, and a real broker leads. Nothing is written there
+meanwhile, so the shadow fetches from the leader's end, as a follower, until the leader adds it; then an
+election of the preferred leader, which is the first replica, makes it leader. It waits until all real
+in-sync replicas end alike: the shadow stores nothing, so what one of them lacks it may have to get from
+the source, which may have deleted it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.kafka.admin import reassignments
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.routing import NodeWithId
+from penstock.model.errors import PenstockError
+from penstock.model.errors.shadow import ShadowNeverInSync
+from penstock.model.shadow_ids import is_shadow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.kafka.client import Client
+    from penstock.shadow.broker import ShadowBroker
+    from penstock.shadow.metadata_image import PartitionId, PartitionState
+    from penstock.shadow.partition import LedPartition
+
+IN_SYNC_SECONDS_MAX: Final = 120.0
+POLL_SECONDS: Final = 0.2
+FETCH_WAIT_MS: Final = 100
+FETCH_BYTES_MAX: Final = 1 << 20
+
+
+async def regain(shadow: ShadowBroker, brokers: Client, topic: str, partition: PartitionId) -> None:
+    """Become in-sync and be elected; returns when the shadow leads."""
+    deadline = time.monotonic() + IN_SYNC_SECONDS_MAX
+    place = TopicPartition(topic, partition.partition)
+    while time.monotonic() < deadline:
+        state = shadow.image.partitions.get(partition)
+        if state is not None and state.leader == shadow.id:
+            return
+        try:
+            if state is not None and state.leader >= 0:
+                await _fetch_at_end(shadow, brokers, topic, partition, state)
+            if state is not None and shadow.id in state.isr:
+                if state.replicas[0] != shadow.id:
+                    await _order(brokers, place, (shadow.id, *_real(state.replicas)))
+                elif len(await _ends(shadow, place, state)) == 1:
+                    await reassignments.elect(brokers, [place])
+        except PenstockError:
+            pass  # the leader has changed, or is away; tried again until the deadline
+        await asyncio.sleep(POLL_SECONDS)
+    raise ShadowNeverInSync(partition=place, seconds=IN_SYNC_SECONDS_MAX)
+
+
+async def renew_epoch(shadow: ShadowBroker, brokers: Client, topic: str, partition: PartitionId) -> None:
+    """A real in-sync replica leads for a moment, then the shadow again, in a new leader epoch.
+
+    Repeating it after a crash is harmless: `regain` restores the order of replicas."""
+    place = TopicPartition(topic, partition.partition)
+    state = shadow.image.partitions.get(partition)
+    if state is not None and state.leader == shadow.id and (real := _real(state.isr)):
+        rest = [replica for replica in _real(state.replicas) if replica != real[0]]
+        await _order(brokers, place, (real[0], *rest, shadow.id))
+        results_or_raise(await reassignments.elect(brokers, [place]))
+        deadline = time.monotonic() + IN_SYNC_SECONDS_MAX
+        while (state := shadow.image.partitions.get(partition)) is not None and state.leader == shadow.id:
+            if time.monotonic() > deadline:
+                raise ShadowNeverInSync(partition=place, seconds=IN_SYNC_SECONDS_MAX)
+            await asyncio.sleep(POLL_SECONDS)
+    await regain(shadow, brokers, topic, partition)
+
+
+def abandoned(partitions: Sequence[LedPartition], now: float, seconds: float) -> list[LedPartition]:
+    """Partitions that a follower does not fetch any more although it fetches others (KAFKA-18723)."""
+    latest: dict[int, float] = {}
+    for partition in partitions:
+        term = partition.leadership
+        for replica in term.followers if term is not None else ():
+            fetched = term.last_fetch(replica) if term is not None else None
+            latest[replica] = max(latest.get(replica, 0.0), fetched or 0.0)
+    return [
+        partition
+        for partition in partitions
+        if (term := partition.leadership) is not None
+        and any(
+            (fetched := term.last_fetch(replica)) is not None
+            and now - fetched > seconds
+            and now - latest[replica] < seconds / 4
+            for replica in _real(term.state.replicas)
+        )
+    ]
+
+
+def _real(replicas: Sequence[int]) -> tuple[int, ...]:
+    return tuple(replica for replica in replicas if not is_shadow(replica))
+
+
+async def _order(brokers: Client, place: TopicPartition, replicas: Sequence[int]) -> None:
+    """The same replicas in another order: the first one is the preferred leader."""
+    results_or_raise(await reassignments.alter(brokers, {place: replicas}))
+
+
+async def _ends(shadow: ShadowBroker, place: TopicPartition, state: PartitionState) -> set[int | None]:
+    """Where the real in-sync replicas end."""
+    return {await shadow.end_on(replica, *place) for replica in _real(state.isr)}
+
+
+async def _fetch_at_end(
+    shadow: ShadowBroker, brokers: Client, topic: str, partition: PartitionId, state: PartitionState
+) -> None:
+    end = await shadow.end_on(state.leader, topic, partition.partition)
+    if end is None:
+        return
+    requested = {
+        "Partition": partition.partition,
+        "CurrentLeaderEpoch": state.leader_epoch,
+        "FetchOffset": end,
+        "LastFetchedEpoch": -1,
+        "LogStartOffset": 0,
+        "PartitionMaxBytes": FETCH_BYTES_MAX,
+    }
+    body: dict[str, Any] = {
+        "ReplicaState": {"ReplicaId": shadow.id, "ReplicaEpoch": shadow.session.broker_epoch},
+        "MaxWaitMs": FETCH_WAIT_MS,
+        "MinBytes": 0,
+        "MaxBytes": FETCH_BYTES_MAX,
+        "Topics": [{"TopicId": partition.topic_id, "Partitions": [requested]}],
+    }
+    await brokers.call("Fetch", body, to=NodeWithId(state.leader), lane="follower", retry=False)

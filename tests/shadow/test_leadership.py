@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model.shadow_ids import SHADOW_IDS
+from penstock.shadow.following import abandoned
+from penstock.shadow.leadership import LAG_SECONDS_MAX, Leadership
+from penstock.shadow.metadata_image import PartitionId, PartitionState
+from penstock.shadow.partition import LedPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.shadow.partition import RawBatch
+
+SHADOW = SHADOW_IDS[0]
+STATE = PartitionState((SHADOW, 1, 2), (SHADOW, 1, 2), SHADOW, 4, 9)
+UNFENCED = {1: 11, 2: 12}
+
+
+def test_the_high_watermark_is_the_lowest_end_of_real_in_sync_replicas() -> None:
+    term = Leadership(STATE, 0)
+    term.fetched(1, 50, 50, 0.0)
+    assert term.high_watermark == 0, "the end of broker 2 is not known"
+    assert term.fetched(2, 30, 50, 0.0)
+    assert term.high_watermark == 30
+
+
+def test_the_shadow_alone_never_raises_the_high_watermark() -> None:
+    term = Leadership(replace(STATE, isr=(SHADOW,)), 5)
+    term.fetched(1, 50, 50, 0.0)
+    assert (term.ready, term.high_watermark) == (False, 5)
+
+
+def test_a_follower_that_caught_up_is_admitted_in_its_present_epoch() -> None:
+    term = Leadership(replace(STATE, isr=(SHADOW, 1)), 0)
+    term.fetched(1, 50, 50, 0.0, broker_epoch=11)
+    term.fetched(2, 50, 50, 0.0, broker_epoch=5)
+    assert term.next_isr(50, 1.0, UNFENCED) is None, "it fetched before it restarted"
+    term.fetched(2, 50, 50, 1.0, broker_epoch=12)
+    assert term.next_isr(50, 2.0, UNFENCED) == (SHADOW, 1, 2)
+
+
+def test_a_fenced_follower_is_not_admitted() -> None:
+    term = Leadership(replace(STATE, isr=(SHADOW, 1)), 0)
+    term.fetched(1, 50, 50, 0.0, broker_epoch=11)
+    term.fetched(2, 50, 50, 0.0, broker_epoch=12)
+    assert term.next_isr(50, 1.0, {1: 11}) is None
+
+
+def test_a_slow_follower_leaves_unless_it_is_the_last_real_one() -> None:
+    term = Leadership(STATE, 0)
+    term.fetched(1, 50, 50, 0.0)
+    term.fetched(2, 10, 50, 0.0)
+    later = LAG_SECONDS_MAX + 1
+    assert term.next_isr(50, later, UNFENCED) == (SHADOW, 1)
+    alone = Leadership(replace(STATE, isr=(SHADOW, 2)), 0)
+    alone.fetched(2, 10, 50, 0.0)
+    assert alone.next_isr(50, later, UNFENCED) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from((1, 2)), st.integers(0, 100)), max_size=30))
+def test_the_high_watermark_never_falls_nor_passes_an_in_sync_end(fetches: list[tuple[int, int]]) -> None:
+    term = Leadership(STATE, 0)
+    highest: dict[int, int] = {}
+    before = 0
+    for replica, offset in fetches:
+        highest[replica] = max(offset, highest.get(replica, 0))
+        term.fetched(replica, offset, 100, 0.0)
+        assert before <= term.high_watermark <= min(highest.get(1, 0), highest.get(2, 0))
+        before = term.high_watermark
+
+
+def test_a_replica_whose_admission_is_requested_counts_for_the_high_watermark() -> None:
+    """The controller may have committed it, and elect it, before the shadow reads that."""
+    term = Leadership(replace(STATE, isr=(SHADOW, 1)), 0)
+    term.fetched(1, 50, 50, 0.0, broker_epoch=11)
+    term.fetched(2, 50, 50, 0.0, broker_epoch=12)
+    isr = term.next_isr(50, 1.0, UNFENCED)
+    assert isr == (SHADOW, 1, 2)
+    term.request(isr)
+    term.fetched(1, 90, 90, 1.0, broker_epoch=11)
+    assert term.high_watermark == 50, "broker 2 has no more"
+    term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=STATE.partition_epoch + 1))
+    assert term.high_watermark == 90, "it was not admitted"
+
+
+def test_a_refused_admission_does_not_count() -> None:
+    term = Leadership(replace(STATE, isr=(SHADOW, 1)), 0)
+    term.fetched(1, 50, 50, 0.0, broker_epoch=11)
+    term.fetched(2, 50, 50, 0.0, broker_epoch=12)
+    term.request((SHADOW, 1, 2))
+    term.rejected()
+    assert term.fetched(1, 90, 90, 1.0, broker_epoch=11)
+    assert term.high_watermark == 90
+
+
+def test_a_request_without_a_response_is_repeated_without_a_replica_that_has_gone() -> None:
+    term = Leadership(replace(STATE, isr=(SHADOW, 1)), 0)
+    term.fetched(1, 50, 50, 0.0, broker_epoch=11)
+    term.fetched(2, 50, 50, 0.0, broker_epoch=12)
+    term.request((SHADOW, 1, 2))
+    assert term.next_isr(50, 1.0, {1: 11}) == (SHADOW, 1)
+    term.request((SHADOW, 1))
+    assert term.next_isr(50, 1.0, {1: 11}) is None
+
+
+async def no_older(_offset: int, _bytes_max: int) -> Sequence[RawBatch]:
+    return ()
+
+
+def led(index: int, fetched_at: dict[int, float]) -> LedPartition:
+    partition = LedPartition(PartitionId(UUID(int=3), index), "orders", 0, 0, no_older)
+    partition.leadership = Leadership(STATE, 0)
+    for replica, at in fetched_at.items():
+        partition.leadership.fetched(replica, 0, 0, at)
+    return partition
+
+
+def test_a_partition_that_a_follower_gave_up_is_recognized_by_the_others_that_it_fetches() -> None:
+    fine, given_up = led(0, {1: 100.0, 2: 100.0}), led(1, {1: 100.0, 2: 40.0})
+    assert abandoned([fine, given_up], 100.0, 40.0) == [given_up]
+    # A follower that fetches nothing is down: a new epoch would not help.
+    assert abandoned([led(0, {1: 100.0, 2: 40.0}), led(1, {1: 100.0, 2: 40.0})], 100.0, 40.0) == []

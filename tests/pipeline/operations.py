@@ -24,7 +24,7 @@ from penstock.olep.store import digest
 from penstock.olep.store.sqlite import SqliteStores
 from penstock.pipeline.backfill import backfill
 from penstock.pipeline.job import Job, Mode, Sink, Source
-from penstock.pipeline.jobs.audit import AUDIT
+from penstock.pipeline.jobs.durability import DURABILITY
 from penstock.pipeline.jobs.metering import METERING
 from penstock.pipeline.jobs.slo import SLO
 from penstock.pipeline.lake.columns import Column
@@ -37,7 +37,7 @@ from penstock.pipeline.spark.kafka import describe_topic
 from tests.harness.command import ROOT, clean_environment
 from tests.pipeline.conftest import ENGINE, PipelineHarness
 from tests.pipeline.generators import Checkers, Gateways
-from tests.pipeline.test_audit import event
+from tests.pipeline.test_durability import histories
 from tests.pipeline.test_olep_rebuild import requests
 
 if TYPE_CHECKING:
@@ -94,10 +94,8 @@ def fill_health(harness: PipelineHarness, topic: str, chance: random.Random) -> 
     harness.send(topic, [probe.to_bytes() for probe in probes])
 
 
-def fill_audit(harness: PipelineHarness, topic: str, chance: random.Random) -> None:
-    events = [event(n, subject=n % 10, log_start=n // 10) for n in range(RECORDS)]
-    wrong = chance.randrange(100, RECORDS)
-    events[wrong] = event(wrong, subject=wrong % 10, log_start=3)
+def fill_durability(harness: PipelineHarness, topic: str, chance: random.Random) -> None:
+    events = histories(subjects=10, sweeps=RECORDS // 10, wrong=chance.randrange(10))
     harness.send(topic, [each.to_bytes() for each in events], keys=[each.key for each in events])
 
 
@@ -170,7 +168,7 @@ OPERATIONS = {
     "upsert": _UPSERTED,
     "metering": job_operation(in_batches(METERING, 150), fill_usage),
     "slo": job_operation(in_batches(SLO, 120), fill_health),
-    "audit": job_operation(in_batches(AUDIT, 120), fill_audit),
+    "durability": job_operation(in_batches(DURABILITY, 120), fill_durability),
     "rebuild": Operation(fill_accounts, fold, fold_result),
     "backfill": Operation(fill_orders, run_backfill, _APPENDED.result, damage_orders),
     "maintain": Operation(fill_orders, run_maintenance, maintenance_result, _UPSERTED.run),

@@ -30,7 +30,7 @@ HALF_DONE = {
     "upsert": "pipeline.batch.started@2",
     "metering": "pipeline.derived.refresh-started@1",
     "slo": "pipeline.derived.refresh-started@1",
-    "audit": "pipeline.batch.started@2",
+    "durability": "pipeline.batch.started@2",
     "rebuild": "pipeline.rebuild.folded@1",
     "backfill": "pipeline.backfill.written@1",
     "maintain": "pipeline.maintain.compacted@1",

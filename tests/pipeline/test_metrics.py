@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 from penstock.metrics_server import MetricsServer, page_of
+from penstock.model.metric_catalogue import PIPELINE, PROCESS
 from penstock.pipeline.metrics import JobsCollector
 from penstock.pipeline.status import JobStatus, State, job_files, write_status
 from penstock.process_identity import this_process
+from tests.harness.metrics import differences
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +29,9 @@ def test_metrics_label_a_job_with_its_consumer_group(tmp_path: Path) -> None:
         closing(MetricsServer(page_of(JobsCollector(tmp_path)), "127.0.0.1", 0)) as server,
         urlopen(f"http://127.0.0.1:{server.port}/metrics") as response,
     ):
-        lines = set(response.read().decode().splitlines())
+        page = response.read().decode()
+    lines = set(page.splitlines())
+    assert differences(page, PROCESS, PIPELINE) == []
 
     orders, audit = '{group="penstock-pipeline-orders"}', '{group="penstock-pipeline-audit"}'
     assert lines >= {

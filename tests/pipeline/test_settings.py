@@ -144,7 +144,8 @@ def test_the_driver_binds_to_loopback_only_if_all_executors_are_local(master: st
 def test_workers_need_only_the_archive(tmp_path: Path) -> None:
     archive = package_archive(tmp_path)
     modules = [
-        f"penstock.pipeline.{name}" for name in ("lake.batch", "olep_fold", "jobs.audit", "jobs.metering")
+        f"penstock.pipeline.{name}"
+        for name in ("lake.batch", "olep_fold", "jobs.durability", "jobs.metering")
     ]
     code = f"import sys; sys.path.insert(0, {str(archive)!r}); import {', '.join(modules)}"
 

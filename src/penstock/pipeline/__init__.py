@@ -18,7 +18,7 @@ Modules:
   backfill      re-reads an exact range of offsets into a job's table
   composition   builds a runner from a home and a settings file
   job           what a job declares: source, transformation, sink, derived tables, interval
-  jobs          the platform's own jobs: metering, fleet SLO, audit
+  jobs          the platform's own jobs: metering, fleet SLO, audit, durability
   lake          Iceberg tables: writing batches exactly once, derived tables, maintenance
   lock          allows one run of a job at a time
   metrics       Prometheus metrics of jobs, from their status files

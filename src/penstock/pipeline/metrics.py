@@ -8,33 +8,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.core import GaugeMetricFamily
-
-from penstock.model.key_names import GROUP, METRIC_PREFIX
+from penstock.metric_families import Samples
+from penstock.model.metric_catalogue import PIPELINE
 from penstock.pipeline.spark.kafka import group_of
 from penstock.pipeline.status import State, all_statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from prometheus_client.metrics_core import Metric
 
     from penstock.pipeline.status import JobStatus
 
-PREFIX: Final = METRIC_PREFIX + "pipeline_"
 MS_IN_SECOND: Final = 1000.0
 
 FAILED: Final = (State.FAILED, State.KILLED)
 
-GAUGES: Final[tuple[tuple[str, str, Callable[[JobStatus], float | None]], ...]] = (
-    ("running", "1 while a run of the job is under way", lambda job: job.state is State.RUNNING),
-    ("failed", "1 if the last run failed or was killed", lambda job: job.state in FAILED),
-    ("lag_offsets", "Offsets between the job's position and the end of its topic", lambda job: job.lag),
-    ("run_records", "Records read by the last run", lambda job: job.records),
-    ("run_rejected_records", "Records that the last run rejected", lambda job: job.rejected),
-    ("updated_seconds", "Unix time of the last status update", lambda job: job.updated_ms / MS_IN_SECOND),
-)
+GAUGES: Final[Mapping[str, Callable[[JobStatus], float | None]]] = {
+    "running": lambda job: job.state is State.RUNNING,
+    "failed": lambda job: job.state in FAILED,
+    "lag_offsets": lambda job: job.lag,
+    "run_records": lambda job: job.records,
+    "run_rejected_records": lambda job: job.rejected,
+    "updated_seconds": lambda job: job.updated_ms / MS_IN_SECOND,
+}
 
 
 class JobsCollector:
@@ -47,10 +45,9 @@ class JobsCollector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        jobs = all_statuses(self._state)
-        for name, text, value_of in GAUGES:
-            gauge = GaugeMetricFamily(PREFIX + name, text, labels=[GROUP])
-            for job in jobs:
+        samples = Samples(PIPELINE)
+        for job in all_statuses(self._state):
+            for name, value_of in GAUGES.items():
                 if (value := value_of(job)) is not None:
-                    gauge.add_metric([group_of(job.job)], float(value))
-            yield gauge
+                    samples.add(name, float(value), group_of(job.job))
+        return iter(samples)

@@ -18,11 +18,13 @@
     jobs:                             # topic-to-table jobs; the platform's own jobs need no entry
       orders: {topic: orders, table: shop.orders, columns: {id: bigint, at: timestamp_ms}}
 
-Secrets are read from files. Paths are relative to the settings file. Unknown keys are errors.
+Secrets are read from files. Paths are relative to the settings file. Unknown keys are errors. Variables
+override the file: `PENSTOCK_PIPELINE_SPARK__MASTER` sets `spark.master`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors.pipeline import JobInvalid
-from penstock.model.settings_reader import Section, read_mapping
+from penstock.model.settings_table import REQUIRED, Setting, SettingsFile, below
 from penstock.pipeline.job import (
     BATCH_OFFSETS_MAX,
     TOPIC_IN_TABLE,
@@ -48,6 +50,8 @@ from penstock.pipeline.reading.registry import Registry
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from penstock.model.settings_reader import Section
 
 MEMORY_MB: Final = 1536  # of the driver; with a local master, of all of Spark
 MEMORY_MB_MIN: Final = 512
@@ -103,15 +107,58 @@ class PipelineSettings:
         return f"{self.checkpoints or self.state}/{job}/checkpoint"
 
 
-_KEYS: Final = ("connection", "lake", "state", "checkpoints", "registry", "spark", "jobs")
-_REGISTRY_KEYS: Final = ("url", "user", "password_file", "authority")
-_CONNECTION_KEYS: Final = ("bootstrap", "user", "password_file", "mechanism", "authority")
-_LAKE_KEYS: Final = ("warehouse", "catalog", "uri", "properties")
-_ENGINE_KEYS: Final = ("master", "memory_mb", "conf")
-_JOB_KEYS: Final = (
-    "topic", "topics", "table", "format", "columns", "evolve", "schema_file", "message", "subject", "key",
-    "headers", "mode", "upsert_by", "order_by", "partition_by", "every_seconds", "batch",
-)  # fmt: skip
+_CONNECTION: Final = (
+    Setting("bootstrap", "host:port[,…]", "Addresses of brokers or gateways.", REQUIRED),
+    Setting("user", "text", "SASL user, or an API key; with `password_file`."),
+    Setting("password_file", "file", "File with the password, or the key's secret."),
+    Setting("mechanism", " | ".join(Mechanism), "SASL mechanism.", str(Mechanism.PLAIN)),
+    Setting("authority", "file", "The CA to trust; enables TLS."),
+)
+_REGISTRY: Final = (
+    Setting("url", "URL", "The schema registry.", REQUIRED),
+    Setting("user", "text", "Its user; with `password_file`."),
+    Setting("password_file", "file", "File with the password."),
+    Setting("authority", "file", "The CA to trust."),
+)
+_JOB: Final = (
+    Setting("topic", "text", "The topic to read; or `topics`."),
+    Setting("topics", "pattern", "Topics to read, a job for each."),
+    Setting("table", "text", "The table to write, with {topic} for a pattern.", REQUIRED),
+    Setting("format", " | ".join(ValueFormat), "Format of values.", str(ValueFormat.JSON)),
+    Setting("columns", "mapping", "Columns and their types."),
+    Setting("evolve", " | ".join(Evolve), "What happens to fields without a column.", str(Evolve.IGNORE)),
+    Setting("schema_file", "file", "Schema of Avro or Protobuf values; unset: the registry's."),
+    Setting("message", "text", "Protobuf message."),
+    Setting("subject", "text", "Subject in the registry; unset: from the topic."),
+    Setting("key", "flag", "Add a column with the record's key.", False),
+    Setting("headers", "flag", "Add a column with the record's headers.", False),
+    Setting("mode", " | ".join(Mode), "How rows are written.", str(Mode.APPEND)),
+    Setting("upsert_by", "list", "Key columns of an upsert."),
+    Setting("order_by", "text", "Column whose largest value wins in an upsert."),
+    Setting("partition_by", "list", "Partitioning of the table."),
+    Setting("every_seconds", "whole number", "Time between two runs by `schedule`.", unit="seconds"),
+    Setting("batch", "whole number", "Offsets of one batch at most.", BATCH_OFFSETS_MAX, "offsets"),
+)
+SETTINGS: Final = SettingsFile(
+    "pipeline",
+    "penstock pipeline … --settings",
+    (
+        *below("connection", _CONNECTION),
+        Setting("lake.warehouse", "directory or URI", "Where tables are; unset: below the home."),
+        Setting("lake.catalog", " | ".join(CatalogKind), "Kind of catalog.", str(CatalogKind.SQLITE)),
+        Setting("lake.uri", "URL", "Address of a REST catalog."),
+        Setting("lake.properties", "mapping", "Further properties of the catalog."),
+        Setting("state", "directory", "Status files and locks of this host; unset: below the home."),
+        Setting("checkpoints", "directory or URI", "Progress of jobs; unset: in `state`."),
+        *below("registry", _REGISTRY),
+        Setting("spark.master", "text", "Spark's master.", Engine().master),
+        Setting("spark.memory_mb", "whole number", "Memory of the driver.", MEMORY_MB, "MB"),
+        Setting("spark.conf", "mapping", "Further properties of Spark."),
+        *below("jobs.*", _JOB),
+    ),
+    "PENSTOCK_PIPELINE_",
+    may_be_empty=True,
+)
 
 
 def default_settings(home: Path) -> PipelineSettings:
@@ -119,22 +166,28 @@ def default_settings(home: Path) -> PipelineSettings:
     return PipelineSettings(Lake(str(root / "lake")), root / "state")
 
 
-def read_settings(path: Path, home: Path) -> PipelineSettings:
-    """Reads the settings file. Errors name the key, its value and what was expected."""
-    root = Section(str(path), read_mapping(path, may_be_empty=True), _KEYS, base=path.parent.absolute())
+def read_settings(path: Path, home: Path, environment: Mapping[str, str] | None = None) -> PipelineSettings:
+    """File < environment, of this process unless given. Errors name the key and what is expected."""
+    root = SETTINGS.root(path, os.environ if environment is None else environment)
     defaults = default_settings(home)
-    jobs, connection = root.section("jobs", None), root.section("connection", _CONNECTION_KEYS)
-    defined = {name: jobs.section(name, _JOB_KEYS) for name in jobs.values}
-    registry = _registry(root.section("registry", _REGISTRY_KEYS)) if "registry" in root.values else None
+    jobs, connection = root.section("jobs", None), root.section("connection", SETTINGS.keys("connection"))
+    defined = {name: jobs.section(name, SETTINGS.keys("jobs.*")) for name in jobs.values}
+    registry = (
+        _registry(root.section("registry", SETTINGS.keys("registry"))) if "registry" in root.values else None
+    )
     return PipelineSettings(
-        lake=_lake(root.section("lake", _LAKE_KEYS), defaults.lake),
+        lake=_lake(root.section("lake", SETTINGS.keys("lake")), defaults.lake),
         state=root.path("state") or defaults.state,
         connection=_connection(connection) if "connection" in root.values else None,
-        engine=_engine(root.section("spark", _ENGINE_KEYS)),
+        engine=_engine(root.section("spark", SETTINGS.keys("spark"))),
         jobs=tuple(_job(n, each, registry) for n, each in defined.items() if "topics" not in each.values),
         patterns=tuple(_pattern(n, each, registry) for n, each in defined.items() if "topics" in each.values),
         checkpoints=_location(root, "checkpoints"),
     )
+
+
+def check_file(path: Path, environment: Mapping[str, str]) -> None:
+    read_settings(path, path.parent, environment)
 
 
 def _connection(section: Section) -> Connection:

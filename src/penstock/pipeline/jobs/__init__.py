@@ -1,4 +1,4 @@
-"""The platform's own jobs: metering, fleet SLO and audit.
+"""The platform's own jobs: metering, fleet SLO, audit and durability.
 
 What it is: one declaration per job, with its pure transformations, and the reports made from their
 tables.
@@ -9,12 +9,12 @@ What it promises: transformations are pure functions of data frames; refreshing 
 table.
 
 Modules:
-  audit        the audit job: events of each subject, and findings of the rules
-  audit_rules  the rules: pure functions over one subject's ordered events
-  invoices     exports usage per tenant as CSV, JSON or Parquet
-  metering     gateway counters to usage per tenant, by hour and day
-  slo          health probes to weekly latency and availability (Kora §4.4.2)
-  slo_report   the weekly fleet SLO as a table and a plot
+  audit       operators' actions as a table
+  durability  what happened to logs, and findings of the durability audit (Kora §4.6.3)
+  invoices    exports usage per tenant as CSV, JSON or Parquet
+  metering    gateway counters to usage per tenant, by hour and day
+  slo         health probes to weekly latency and availability (Kora §4.4.2)
+  slo_report  the weekly fleet SLO as a table and a plot
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model.errors.pipeline import JobUnknown
 from penstock.pipeline.jobs.audit import AUDIT
+from penstock.pipeline.jobs.durability import DURABILITY
 from penstock.pipeline.jobs.metering import METERING
 from penstock.pipeline.jobs.slo import SLO
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.job import Job
     from penstock.pipeline.settings import PipelineSettings
 
-PLATFORM_JOBS: tuple[Job, ...] = (METERING, SLO, AUDIT)
+PLATFORM_JOBS: tuple[Job, ...] = (METERING, SLO, AUDIT, DURABILITY)
 
 
 def all_jobs(settings: PipelineSettings) -> dict[str, Job]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from penstock.model.events import HealthProbe, Probe
+from penstock.model.events import HealthProbe, Probe, ProbeRole
 from penstock.model.key_names import HEALTH_TOPIC
 from penstock.pipeline.job import Derived, Job, Sink, Source
 from penstock.pipeline.jobs.metering import start_of_day
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = columns_of(
     "cluster string, broker int, zone string, partition int, probe string, checker string, "
-    "sequence bigint, time_ms timestamp_ms, latency_us bigint, error string"
+    "sequence bigint, time_ms timestamp_ms, latency_us bigint, error string, role string"
 )
 _SAME_PROBE: Final = ["checker", "cluster", "partition", "probe", "sequence"]
 
 
 def probes(rows: DataFrame) -> DataFrame:
-    return rows.withColumnRenamed("time_ms", "time").drop("schema")
+    """Probes of what clients get. The others show which part is at fault; older checkers name no role."""
+    of_clients = F.coalesce(F.col("role"), F.lit(ProbeRole.PATH.value)) == ProbeRole.PATH.value
+    return rows.filter(of_clients).withColumnRenamed("time_ms", "time").drop("schema", "role")
 
 
 def percentile(fraction: float, column: str) -> Any:

@@ -1,0 +1,26 @@
+"""The durability audit: detect data loss while the data can still be saved (Kora §4.6.3).
+
+What it is: collectors write every change of a log's metadata to `_penstock.durability`. A small set of rules,
+each a pure fold, judges these events, live and in a daily Spark job.
+
+What it is not: a count of messages, or the history of operators' actions (`_penstock.audit`).
+
+What it promises: both engines give the same findings, whatever the order and repetition of events. A deletion
+that retention, DeleteRecords, a restore or a link explains is never reported. Where evidence is missing,
+nothing is reported, and the report states the coverage.
+
+Modules:
+  alerts            signed webhooks in Alertmanager's format
+  evidence          facts from ack evidence and tier metadata
+  live              the live engine: states and findings, no I/O
+  metadata_history  facts from the metadata log
+  metrics           Prometheus metrics
+  process           runs auditors until a signal
+  reading           findings and histories for operators
+  rules             the catalogue of rules, and the fold that checks them
+  service           the auditor of one cluster: collects, folds, publishes
+  settings          the audit's YAML settings file
+  sweep             reads each replica's own positions
+  topic_ids         topic ids in Kafka's text form
+  topics            the topics of the audit
+"""

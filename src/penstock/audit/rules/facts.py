@@ -1,0 +1,141 @@
+"""How the facts of one event change a subject's state. Judges nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.audit.rules.state import (
+    INTENT_MS,
+    INTENTS_MAX,
+    POLICIES_MAX,
+    RISES_MAX,
+    SAMPLES_MAX,
+    SCRUBS_MAX,
+    SEGMENTS_MAX,
+    Recorded,
+    Rise,
+    Sample,
+    Seen,
+    Since,
+    SubjectState,
+    Tiered,
+)
+from penstock.model.durability import (
+    UNKNOWN,
+    Acked,
+    Deleted,
+    Heartbeat,
+    Intent,
+    Placement,
+    Policy,
+    Removed,
+    Replica,
+    Scrubbed,
+    Segment,
+    Topic,
+)
+
+if TYPE_CHECKING:
+    from penstock.model.durability import Facts
+
+COPY_FINISHED: Final = 1
+DELETE_STARTED: Final = 2
+DELETE_FINISHED: Final = 3
+
+
+def apply(state: SubjectState, facts: Facts, time_ms: int) -> SubjectState:
+    """The state after an event."""
+    match facts:
+        case Replica():
+            return _replica(state, facts, time_ms)
+        case Acked():
+            return replace(
+                state,
+                acked_end=max(state.acked_end, facts.last + 1),
+                acked_ms=max(state.acked_ms, time_ms),
+                acked_bytes=state.acked_bytes + facts.bytes,
+            )
+        case Placement():
+            return _placement(state, facts)
+        case Policy():
+            if state.policy == facts:
+                return state
+            changes = (*state.changes, time_ms) if state.policies else ()
+            policies = (*state.policies, Since(time_ms, facts))[-POLICIES_MAX:]
+            return replace(state, policies=policies, changes=changes[-POLICIES_MAX:])
+        case Deleted():
+            return replace(state, deleted_to=max(state.deleted_to, facts.before))
+        case Segment():
+            return _segment(state, facts, time_ms)
+        case Intent():
+            since_ms = facts.since_ms if facts.since_ms != UNKNOWN else time_ms
+            until_ms = facts.until_ms if facts.until_ms != UNKNOWN else since_ms + INTENT_MS
+            recorded = Recorded(facts.action, facts.actor, since_ms, until_ms)
+            return replace(state, intents=(*state.intents, recorded)[-INTENTS_MAX:])
+        case Scrubbed():
+            return replace(state, scrubs=(*state.scrubs, facts)[-SCRUBS_MAX:])
+        case Topic():
+            return replace(state, topic_id=facts.topic_id or state.topic_id)
+        case Heartbeat():
+            return replace(state, heartbeat=facts, heartbeat_ms=time_ms)
+        case Removed():
+            # A deleted topic has nothing to keep. Only what identifies repeats is still needed.
+            return SubjectState(
+                state.cluster,
+                state.subject,
+                waiting=state.waiting,
+                watermark_ms=state.watermark_ms,
+                sequences=state.sequences,
+                late=state.late,
+                dropped=state.dropped + len(state.rises),
+            )
+        case _:
+            return state
+
+
+def _placement(state: SubjectState, facts: Placement) -> SubjectState:
+    replicas = {}
+    for broker, seen in state.replicas.items():
+        if int(broker) not in facts.replicas:
+            continue  # moved away; if it comes back, it starts from scratch
+        left = seen.left or int(broker) not in facts.isr
+        replicas[broker] = seen if left == seen.left else replace(seen, left=left)
+    return replace(state, placement=facts, replicas=replicas)
+
+
+def _replica(state: SubjectState, facts: Replica, time_ms: int) -> SubjectState:
+    """Positions count for replicas in the ISR only: others may be under construction."""
+    if not state.in_sync(facts.broker):
+        return state
+    seen = state.replicas.get(str(facts.broker))
+    rises = state.rises
+    if seen is not None and facts.start > seen.replica.start:
+        rise = Rise(facts.broker, seen.replica.start, facts.start, seen.time_ms, time_ms, facts.size)
+        rises = (*rises, rise)[-RISES_MAX:]
+    samples = state.samples
+    if facts.kept_offset != UNKNOWN:
+        sample = Sample(time_ms, facts.kept_offset, facts.kept_until_ms, facts.kept_retention_ms)
+        samples = (*samples, sample)[-SAMPLES_MAX:]
+    replicas = {**state.replicas, str(facts.broker): Seen(time_ms, facts)}
+    return replace(state, replicas=replicas, rises=rises, samples=samples)
+
+
+def _segment(state: SubjectState, facts: Segment, time_ms: int) -> SubjectState:
+    before = state.segments.get(facts.id)
+    tier_bytes = state.tier_bytes
+    if before is not None and before.segment.state == COPY_FINISHED:
+        tier_bytes -= max(before.segment.bytes, 0)
+    if facts.state == DELETE_FINISHED:
+        segments = {key: each for key, each in state.segments.items() if key != facts.id}
+        return replace(state, segments=segments, tier_bytes=tier_bytes)
+    known = facts
+    if before is not None and facts.start == UNKNOWN:
+        old = before.segment
+        known = replace(old, state=facts.state)
+    if known.state == COPY_FINISHED:
+        tier_bytes += max(known.bytes, 0)
+    segments = {**state.segments, facts.id: Tiered(time_ms, known)}
+    if len(segments) > SEGMENTS_MAX:
+        del segments[min(segments, key=lambda key: segments[key].segment.start)]
+    return replace(state, segments=segments, tier_bytes=tier_bytes)

@@ -1,0 +1,349 @@
+"""The auditor of one cluster: collects events, folds them, and publishes findings.
+
+Several may run; the owner of the group's single partition is active, fenced by a transactional id. Events and
+the collectors' positions are one transaction, so nothing is collected twice or left out. States and the
+position they reach are another, every `snapshot_seconds`: after a restart the events since are folded again,
+which gives the same findings with the same ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from penstock.audit import alerts, evidence, topics
+from penstock.audit.live import LiveEngine, is_gone
+from penstock.audit.metadata_history import MetadataHistory, static_defaults
+from penstock.audit.rules.state import SubjectState
+from penstock.audit.sweep import Sweeper
+from penstock.kafka import partition_log, quorum
+from penstock.kafka.admin import configs
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.ownership import Ownership
+from penstock.kafka.partition_log import ProducerRecord, TransactionalProducer
+from penstock.model import fault_points, key_names
+from penstock.model.durability import NAMED, FindingRecord, Heartbeat, LogEvent, What, members_of
+from penstock.model.errors import PenstockError
+from penstock.model.errors.audit import SourceRecreated
+from penstock.model.errors.wire import OffsetOutOfRange
+from penstock.model.key_names import ACKS_TOPIC, AUDIT_STATE_TOPIC, AUDITORS_GROUP, DURABILITY_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from penstock.audit.alerts import Webhook
+    from penstock.audit.metadata_history import Observation
+    from penstock.kafka.client import Client
+
+COLLECT_READ: Final = fault_points.declare("audit.collect.read", "observed, not yet written")
+COLLECT_WRITTEN: Final = fault_points.declare("audit.collect.written", "events written, not yet folded")
+RAISED: Final = fault_points.declare("audit.findings.raised", "findings written, no alert sent")
+SNAPSHOT: Final = fault_points.declare("audit.live.snapshot", "states about to be stored")
+ALERT_SENT: Final = fault_points.declare("audit.alert.sent", "alert sent, not yet recorded")
+TRANSACTIONAL_ID: Final = "_penstock.audit"
+SOURCE: Final = "auditor"
+COLLECTED: Final = b"collected"
+FOLDED: Final = b"folded"
+ALERTED: Final = b"alerted"
+TIER_TOPIC: Final = "__remote_log_metadata"
+POLL_SECONDS: Final = 0.5
+RECHECK_SECONDS: Final = 1.0
+SWEEP_SECONDS: Final = 10.0
+SNAPSHOT_SECONDS: Final = 30.0
+PAUSE_SECONDS: Final = 2.0  # after a failure
+UNSEEN_SHOWN_MAX: Final = 10
+
+log = structlog.get_logger("penstock.audit")
+
+
+@dataclass(slots=True)
+class Positions:
+    """How far the collectors have read, and what they have numbered."""
+
+    metadata: int = 0
+    sequence: int = 0
+    heartbeats: int = 0
+    time_ms: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)  # by topic and partition
+
+    def to_bytes(self) -> bytes:
+        members = (self.metadata, self.sequence, self.heartbeats, self.time_ms, self.offsets)
+        return json.dumps(members).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Positions:
+        return cls(*json.loads(value))
+
+
+class Auditor:
+    """Call `run`; it takes part in the election until cancelled."""
+
+    def __init__(
+        self,
+        cluster: str,
+        client: Client,
+        controllers: Callable[[], Awaitable[Client]],
+        *,
+        sweep_seconds: float = SWEEP_SECONDS,
+        snapshot_seconds: float = SNAPSHOT_SECONDS,
+        webhook: Webhook | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self._client = client
+        self._connect_controllers = controllers
+        self._sweep_seconds = sweep_seconds
+        self._snapshot_seconds = snapshot_seconds
+        self._webhook = webhook
+        self.engine = LiveEngine()
+        self.sweeper = Sweeper()
+        self.positions = Positions()
+        self.history = MetadataHistory()
+        self.active = False
+        self.events_written = 0
+        self.cycle_ended: float | None = None
+        self.failure = ""
+        self._owns = asyncio.Event()
+        self._folded: dict[str, int] = {}
+        self._alerted: dict[str, str] = {}
+        self._named: list[LogEvent] = []  # of gateways, about topics by name
+        self._swept_at = self._snapshot_at = self._beat_at = float("-inf")
+
+    async def run(self) -> None:
+        await topics.ensure_topics(self._client)
+
+        def changed(owns: bool) -> None:
+            (self._owns.set if owns else self._owns.clear)()
+
+        ownership = Ownership(self._client, AUDITORS_GROUP, AUDIT_STATE_TOPIC, changed=changed)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ownership.run())
+            while True:
+                await self._owns.wait()
+                try:
+                    await self._term()
+                except PenstockError as failure:
+                    self.failure = str(failure)
+                    log.warning("audit interrupted", **{key_names.ERROR: self.failure})
+                    await asyncio.sleep(PAUSE_SECONDS)
+                finally:
+                    self.active = False
+
+    def not_ready(self) -> str:
+        return self.failure
+
+    async def _term(self) -> None:
+        """While this process is the active auditor."""
+        producer = TransactionalProducer(self._client, TRANSACTIONAL_ID)
+        await producer.init()
+        await self._load()
+        async with await self._connect_controllers() as controllers:
+            await self._catch_up(controllers, producer)
+            self.active = True
+            while self._owns.is_set():
+                await self._cycle(controllers, producer)
+                self.failure, self.cycle_ended = "", time.monotonic()
+                await asyncio.sleep(POLL_SECONDS)
+            await self._snapshot(producer)
+
+    async def _load(self) -> None:
+        stored = await topics.read_compacted(self._client, topics.STATE)
+        findings = await topics.read_compacted(self._client, topics.FINDINGS)
+        self.positions = Positions.from_bytes(stored.pop(COLLECTED)) if COLLECTED in stored else Positions()
+        self._folded = json.loads(stored.pop(FOLDED, b"{}"))
+        self._alerted = json.loads(stored.pop(ALERTED, b"{}"))
+        self.engine.load(
+            (SubjectState.from_bytes(each) for each in stored.values()),
+            (FindingRecord.from_bytes(each) for each in findings.values()),
+        )
+        self.sweeper = Sweeper()
+        self._swept_at = self._beat_at = float("-inf")
+        self._snapshot_at = time.monotonic()
+
+    async def _catch_up(self, controllers: Client, producer: TransactionalProducer) -> None:
+        """Read the metadata log from its start; what is new since the last term becomes events."""
+        nodes = await self._client.cluster(refresh=True)
+        broker = configs.broker(min(nodes.nodes))
+        described = (await configs.describe(self._client, [broker]))[broker]
+        if isinstance(described, PenstockError):
+            raise described
+        static = static_defaults({name: entry.value for name, entry in described.items()})
+        self.history = MetadataHistory(static)
+        first, offset = self.positions.metadata == 0, 0
+        observations: list[Observation] = []
+        while True:
+            chunk = await quorum.read(controllers, offset)
+            for record in chunk.records:
+                new = [*self.history.apply([record.entry])]
+                if not first and record.offset >= self.positions.metadata:
+                    observations += new
+            if chunk.is_snapshot and not first and chunk.next_offset > self.positions.metadata:
+                observations = [*self.history.image()]
+            offset = chunk.next_offset
+            if offset >= chunk.high_watermark:
+                break
+        if first:
+            observations = [*self.history.image()]
+        self.positions.metadata = offset
+        await self._write(producer, observations)
+
+    async def _cycle(self, controllers: Client, producer: TransactionalProducer) -> None:
+        observations = await self._metadata(controllers)
+        observations += [*evidence.acked(await self._read_topic(ACKS_TOPIC))]
+        observations += [*evidence.segments(await self._read_topic(TIER_TOPIC))]
+        observations += [each for event in self._named for each in self.history.resolved(event)]
+        self._named = []
+        observations += await self._sweep(observations)
+        now = time.monotonic()
+        if now - self._beat_at >= self._sweep_seconds:
+            self._beat_at = now
+            observations.append(("collector/auditor", self._heartbeat()))
+        fault_points.reach(COLLECT_READ)
+        await self._write(producer, observations)
+        fault_points.reach(COLLECT_WRITTEN)
+        await self._fold(producer)
+        if time.monotonic() - self._snapshot_at >= self._snapshot_seconds:
+            await self._snapshot(producer)
+
+    async def _metadata(self, controllers: Client) -> list[Observation]:
+        observations: list[Observation] = []
+        while True:
+            chunk = await quorum.read(controllers, self.positions.metadata)
+            for record in chunk.records:
+                observations += self.history.apply([record.entry])
+            if chunk.is_snapshot:
+                observations = [*self.history.image()]
+            self.positions.metadata = chunk.next_offset
+            if chunk.next_offset >= chunk.high_watermark or not chunk.records:
+                return observations
+
+    async def _sweep(self, observations: Iterable[Observation]) -> list[Observation]:
+        now, now_ms = time.monotonic(), self._now_ms()
+        recheck = self.engine.suspected()
+        registered = {
+            int(subject.removeprefix("broker/"))
+            for subject, _ in observations
+            if subject.startswith("broker/")
+        }
+        pause = RECHECK_SECONDS if recheck else self._sweep_seconds
+        if now - self._swept_at >= min(pause, self._sweep_seconds):
+            self._swept_at = now
+            return await self.sweeper.sweep(self._client, self.history, now_ms, recheck=recheck)
+        if registered:
+            live = registered & self.history.brokers.keys()
+            return await self.sweeper.sweep(self._client, self.history, now_ms, brokers=live)
+        return []
+
+    def _heartbeat(self) -> Heartbeat:
+        self.positions.heartbeats += 1
+        unseen = self.sweeper.unseen
+        return Heartbeat(
+            self.positions.heartbeats,
+            int(self._sweep_seconds * 1000),
+            position=str(self.positions.metadata),
+            unseen=unseen[:UNSEEN_SHOWN_MAX],
+            unseen_count=len(unseen),
+        )
+
+    def _now_ms(self) -> int:
+        """The time, which never falls."""
+        self.positions.time_ms = max(self.positions.time_ms, int(time.time() * 1000))
+        return self.positions.time_ms
+
+    async def _write(self, producer: TransactionalProducer, observations: Iterable[Observation]) -> None:
+        records = []
+        now_ms = self._now_ms()
+        for subject, facts in observations:
+            self.positions.sequence += 1
+            what = What(type(facts).__name__.lower())
+            event = LogEvent(
+                self.cluster, subject, SOURCE, self.positions.sequence, now_ms, what, members_of(facts)
+            )
+            records.append(
+                ProducerRecord(topics.durability_partition(event.key), event.key, event.to_bytes())
+            )
+        if records:
+            records.append(ProducerRecord(topics.STATE, COLLECTED, self.positions.to_bytes()))
+            await producer.commit(records)
+            self.events_written += len(records) - 1
+
+    async def _read_topic(self, topic: str) -> list[bytes]:
+        """The new values of a topic; none if it does not exist."""
+        leaders = await self._client.leaders([topic], strict=False)
+        values: list[bytes] = []
+        for number in sorted(each[1] for each in leaders):
+            partition = TopicPartition(topic, number)
+            key = f"{topic}/{number}"
+            position = self.positions.offsets.get(key, 0)
+            try:
+                fetched = await partition_log.read(self._client, partition, position)
+            except OffsetOutOfRange:
+                self.positions.offsets[key] = (await partition_log.bounds(self._client, partition))[0]
+                continue
+            values += [record.value for record in fetched.records if record.value is not None]
+            self.positions.offsets[key] = fetched.position
+        return values
+
+    async def _fold(self, producer: TransactionalProducer) -> None:
+        changed: dict[str, FindingRecord] = {}
+        for number in range(topics.PARTITIONS):
+            partition = TopicPartition(DURABILITY_TOPIC, number)
+            position = self._folded.get(str(number), 0)
+            while True:
+                try:
+                    fetched = await partition_log.read(self._client, partition, position)
+                except OffsetOutOfRange:
+                    position = await self._restart_at(partition, position)
+                    continue
+                events = [LogEvent.from_bytes(record.value) for record in fetched.records]
+                self._named += [each for each in events if each.subject.startswith(NAMED)]
+                events = [each for each in events if not each.subject.startswith(NAMED)]
+                changed.update((each.id, each) for each in self.engine.fold(events))
+                position = fetched.position
+                if fetched.caught_up:
+                    break
+            self._folded[str(number)] = position
+        changed.update((each.id, each) for each in self.engine.advance(self._now_ms()))
+        if changed:
+            rows = [ProducerRecord(topics.FINDINGS, each.key, each.to_bytes()) for each in changed.values()]
+            await producer.commit(rows)
+            fault_points.reach(RAISED)
+            for each in changed.values():
+                log.warning(
+                    "finding", finding=each.id, rule=each.rule, subject=each.subject, detail=each.detail
+                )
+        await self._alert(producer)
+
+    async def _restart_at(self, partition: TopicPartition, position: int) -> int:
+        """The start of a log whose retention has overtaken the audit; refuses one that was created again."""
+        start, end = await partition_log.bounds(self._client, partition)
+        if position > end:
+            raise SourceRecreated(topic=DURABILITY_TOPIC, end=end, position=position, state=AUDIT_STATE_TOPIC)
+        return start
+
+    async def _alert(self, producer: TransactionalProducer) -> None:
+        if self._webhook is None:
+            return
+        due = alerts.due(self.engine.findings.values(), self._alerted)
+        if due and await self._webhook.send(due):
+            fault_points.reach(ALERT_SENT)
+            self._alerted |= alerts.severities(due)
+            value = json.dumps(self._alerted).encode()
+            await producer.commit([ProducerRecord(topics.STATE, ALERTED, value)])
+
+    async def _snapshot(self, producer: TransactionalProducer) -> None:
+        fault_points.reach(SNAPSHOT)
+        rows = []
+        for key in sorted(self.engine.changed):
+            state = self.engine.states[key]
+            if is_gone(state):
+                self.engine.forget(key)
+            rows.append(ProducerRecord(topics.STATE, key, None if is_gone(state) else state.to_bytes()))
+        rows.append(ProducerRecord(topics.STATE, FOLDED, json.dumps(self._folded).encode()))
+        await producer.commit(rows)
+        self.engine.changed.clear()
+        self._snapshot_at = time.monotonic()

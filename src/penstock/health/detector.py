@@ -1,0 +1,241 @@
+"""Which brokers are sick, judged from the evidence of each tick. Pure.
+
+Each tick of a broker gets one symptom, from the first rule that holds:
+
+1. Nothing was probed, or the checker stalled: unknown.
+2. The controller has fenced it: `fenced` if it responds on its own listener, else `down`.
+3. No probe through the gateway reaches it, and it responds on its own listener: `cut-off`.
+4. Requests without data succeed, and no write to the partition that only it has, or to a file in its log
+   directory; or that partition has no leader, though the broker is alive: `storage-stuck`.
+5. Its load is high, and that of its peers is not: `suspect`. That is the balancer's problem.
+6. Writes to that partition take three times as long as on its peers, and longer than the floor: `slow`.
+7. Those are fast, and pairs that it follows are slow, though their leaders are fast alone: `slow-follower`.
+8. Some probes failed: `suspect`.
+
+A state follows from the last minute of symptoms: at once after two ticks without any response, after six of
+twelve slow ticks, and back to `healthy` after twelve ticks without a symptom. That is why a state is the same
+after a restart of the judge, as soon as it has read the last minute again.
+
+If several brokers and more than a tenth are sick, or two zones are, the fault is the cluster's: acting on
+single brokers would make it worse. Slowness that is expected, as during a roll or while a broker catches
+up, is no symptom.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from penstock.health.evidence import Evidence, Sample
+
+TICKS_MAX: Final = 12  # that are remembered: a minute
+TICKS_SILENT: Final = 2  # without any response, until the state changes
+TICKS_SLOW: Final = 6  # of the last twelve
+TICKS_WELL: Final = 12  # until a broker is healthy again
+SLOW_RATIO: Final = 3.0  # to the median of its peers
+SLOW_MADS: Final = 5.0  # median absolute deviations above that median
+SLOW_FLOOR_US: Final = 100_000.0
+CLUSTER_RATIO: Final = 0.1
+SPELL_SECONDS: Final = 3600.0
+SPELLS_MAX: Final = 3  # in an hour; then the broker is flapping
+PEERS_MIN: Final = 2  # to compare with
+SAMPLES_MIN: Final = 2  # probes of a tick, to be compared
+LOAD_HIGH: Final = 0.8
+
+
+class HealthState(StrEnum):
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    UNKNOWN = "unknown"
+    RECOVERING = "recovering"
+    CUT_OFF = "cut-off"
+    STORAGE_STUCK = "storage-stuck"
+    SLOW = "slow"
+    SLOW_FOLLOWER = "slow-follower"
+    DOWN = "down"
+    FENCED = "fenced"
+
+
+SILENT: Final = frozenset(
+    (HealthState.CUT_OFF, HealthState.STORAGE_STUCK, HealthState.DOWN, HealthState.FENCED)
+)
+SLOWNESS: Final = frozenset((HealthState.SLOW, HealthState.SLOW_FOLLOWER))
+SICK: Final = SILENT | SLOWNESS
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHealth:
+    state: HealthState = HealthState.UNKNOWN
+    since: float = 0.0
+    symptoms: tuple[HealthState, ...] = ()  # of the last ticks, newest last
+    spells: tuple[float, ...] = ()  # when it became sick, within the last hour
+    reason: str = ""  # of the last symptom
+
+    @property
+    def flapping(self) -> bool:
+        return len(self.spells) >= SPELLS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sick broker, with what shows it and what was ruled out."""
+
+    broker: int
+    state: HealthState
+    evidence: str
+    ruled_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    brokers: Mapping[int, BrokerHealth] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    cluster: str = ""  # why the fault is the cluster's; empty: it is not
+
+
+def judge(
+    before: Mapping[int, BrokerHealth],
+    evidence: Mapping[int, Evidence],
+    now: float,
+    *,
+    zones: Mapping[int, str],
+    expected: Collection[int] = (),
+    stalled: bool = False,
+) -> Verdict:
+    """The states after one tick. `expected` are brokers that are restarted or moved on purpose."""
+    brokers: dict[int, BrokerHealth] = {}
+    findings = []
+    for broker, seen in evidence.items():
+        known = before.get(broker, BrokerHealth(since=now))
+        if stalled:
+            brokers[broker] = known
+            continue
+        symptom, reason = _symptom(broker, evidence)
+        if broker in expected and symptom is not HealthState.HEALTHY:
+            symptom, reason = HealthState.UNKNOWN, "it is restarted or moved on purpose"
+        brokers[broker] = after = _after(known, symptom, reason, now)
+        if after.state in SICK:
+            findings.append(Finding(broker, after.state, after.reason, _ruled_out(seen, after.state)))
+    return Verdict(brokers, tuple(findings), _cluster_fault(brokers, zones))
+
+
+def _symptom(broker: int, evidence: Mapping[int, Evidence]) -> tuple[HealthState, str]:
+    seen = evidence[broker]
+    through = (seen.reach, seen.path, seen.alone)
+    if not seen.known:
+        return HealthState.UNKNOWN, "no probe was sent"
+    if seen.fenced:
+        inside = seen.inner.succeeded > 0
+        state = HealthState.FENCED if inside else HealthState.DOWN
+        return state, "the controller has fenced it" + (", and it responds" if inside else "")
+    if seen.inner.all_failed and seen.reach.all_failed:
+        return HealthState.DOWN, "it responds neither through the gateway nor on its own listener"
+    if all(each.succeeded == 0 for each in through) and seen.reach.sent and seen.inner.succeeded:
+        return HealthState.CUT_OFF, "no probe through the gateway reaches it, and it responds inside"
+    responds = seen.reach.succeeded or seen.inner.succeeded
+    if seen.alone.all_failed and responds:
+        return HealthState.STORAGE_STUCK, "no write succeeds, and requests without data do"
+    if seen.directory.all_failed and not seen.alone.succeeded and responds:
+        return HealthState.STORAGE_STUCK, "its log directory cannot be written"
+    if seen.leaderless and seen.fenced is False and responds:
+        return HealthState.STORAGE_STUCK, "the partition that only it has is offline, and it is alive"
+    peers = [other for other in evidence if other != broker]
+    if _overloaded(seen, [evidence[other] for other in peers]):
+        return HealthState.SUSPECT, f"its load is {seen.load:.0%}, which is for the balancer to change"
+    if ratio := _slow(seen.alone, [evidence[other].alone for other in peers]):
+        return HealthState.SLOW, f"its writes take {ratio:.0f} times as long as those of its peers"
+    if ratio := _slow(seen.followed, [evidence[other].followed for other in peers]):
+        return HealthState.SLOW_FOLLOWER, f"pairs that it follows take {ratio:.0f} times as long as others"
+    if any(each.sent > each.succeeded for each in through):
+        return HealthState.SUSPECT, "some probes failed"
+    return HealthState.HEALTHY, ""
+
+
+def _overloaded(own: Evidence, peers: Sequence[Evidence]) -> bool:
+    others = [each.load for each in peers if each.load is not None]
+    if own.load is None or own.load < LOAD_HIGH or not others:
+        return False
+    return statistics.median(others) < LOAD_HIGH
+
+
+def _slow(own: Sample, peers: Sequence[Sample]) -> float:
+    """How many times slower than its peers; 0 if it is not, or if there are too few to compare with."""
+    others = [each.median_us for each in peers if each.median_us is not None]
+    if own.sent < SAMPLES_MIN or own.median_us is None or own.median_us < SLOW_FLOOR_US:
+        return 0.0
+    if len(others) < PEERS_MIN:
+        return 0.0
+    middle = statistics.median(others)
+    deviation = statistics.median(abs(each - middle) for each in others)
+    if own.median_us < SLOW_RATIO * middle or own.median_us < middle + SLOW_MADS * deviation:
+        return 0.0
+    return own.median_us / max(middle, 1.0)
+
+
+def _after(known: BrokerHealth, symptom: HealthState, reason: str, now: float) -> BrokerHealth:
+    symptoms = (*known.symptoms, symptom)[-TICKS_MAX:]
+    spells = tuple(at for at in known.spells if now - at < SPELL_SECONDS)
+    state = _state(known.state, symptoms)
+    if state in SICK and known.state not in SICK:
+        spells = (*spells, now)
+    shown = reason if symptom in SICK or state not in SICK else known.reason
+    since = known.since if state is known.state else now
+    return BrokerHealth(state, since, symptoms, spells, shown)
+
+
+def _state(before: HealthState, symptoms: tuple[HealthState, ...]) -> HealthState:
+    last = symptoms[-TICKS_SILENT:]
+    if len(last) == TICKS_SILENT and all(each in SILENT for each in last):
+        return last[-1]
+    slow = [each for each in symptoms if each in SLOWNESS]
+    if len(slow) >= TICKS_SLOW:
+        return statistics.mode(slow)
+    if symptoms[-1] is HealthState.UNKNOWN:
+        return before if before in SICK else HealthState.UNKNOWN
+    well = 0
+    for each in reversed(symptoms):
+        if each is not HealthState.HEALTHY:
+            break
+        well += 1
+    if before in SICK or before is HealthState.RECOVERING:
+        if well >= TICKS_WELL:
+            return HealthState.HEALTHY
+        return HealthState.RECOVERING if well else before
+    return HealthState.HEALTHY if symptoms[-1] is HealthState.HEALTHY else HealthState.SUSPECT
+
+
+def _cluster_fault(brokers: Mapping[int, BrokerHealth], zones: Mapping[int, str]) -> str:
+    """Judged by the newest symptoms too: what begins everywhere at once is no fault of single brokers."""
+    sick = [
+        broker
+        for broker, each in brokers.items()
+        if each.state in SICK or (each.symptoms and each.symptoms[-1] in SICK)
+    ]
+    if len(sick) > 1 and len(sick) > CLUSTER_RATIO * len(brokers):
+        return f"{len(sick)} of {len(brokers)} brokers are sick"
+    affected = {zones.get(broker, "") for broker in sick}
+    return f"zones {', '.join(sorted(affected))} are affected" if len(affected) > 1 else ""
+
+
+def _ruled_out(seen: Evidence, state: HealthState) -> tuple[str, ...]:
+    out = []
+    if seen.inner.succeeded and state is not HealthState.FENCED:
+        out.append("down: it responds on its own listener")
+    if seen.fenced is False:
+        out.append("fenced: the controller receives its heartbeats")
+    if seen.reach.succeeded:
+        out.append("cut-off: requests through the gateway succeed")
+    if seen.alone.succeeded:
+        out.append("storage-stuck: writes succeed")
+    if seen.directory.succeeded:
+        out.append("storage: its log directory can be written")
+    if seen.load is not None and seen.load < LOAD_HIGH:
+        out.append(f"overload: its load is {seen.load:.0%}")
+    if state is HealthState.CUT_OFF and not seen.pressed:
+        out.append("clients: no gateway reports requests that wait for it")
+    return tuple(out)

@@ -1,0 +1,199 @@
+"""States of brokers, from scenarios of evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.health.detector import BrokerHealth, HealthState, Verdict, judge
+from penstock.health.evidence import Evidence, Sample, evidence_of, hurt_share, reliable, with_context
+from penstock.model.events import HealthProbe, Probe, ProbeRole
+from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
+
+ZONES = {broker: "abc"[broker % 3] for broker in range(1, 7)}
+GOOD = Sample(4, 4, 5_000.0)
+BAD = Sample(4, 0)
+WELL = Evidence(GOOD, GOOD, GOOD, GOOD, GOOD, GOOD, fenced=False)
+CUT = Evidence(BAD, BAD, BAD, GOOD, BAD, GOOD, fenced=False)
+STUCK = Evidence(BAD, BAD, BAD, BAD, GOOD, GOOD, fenced=False)
+SLOW = replace(WELL, alone=Sample(4, 4, 400_000.0))
+LAGGING = replace(WELL, followed=Sample(4, 4, 400_000.0))
+FROZEN = Evidence(BAD, BAD, BAD, BAD, BAD, BAD, fenced=True)
+FENCED = replace(FROZEN, inner=GOOD)
+
+
+def run(*ticks: Evidence, before: Verdict | None = None, broker: int = 2, **options: Any) -> Verdict:
+    verdict = before or Verdict()
+    start = 5.0 * len(verdict.brokers.get(broker, BrokerHealth()).symptoms)
+    for number, tick in enumerate(ticks):
+        evidence = dict.fromkeys(ZONES, WELL) | {broker: tick}
+        verdict = judge(verdict.brokers, evidence, start + 5.0 * number, zones=ZONES, **options)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("tick", "state"),
+    [
+        (CUT, HealthState.CUT_OFF),
+        (STUCK, HealthState.STORAGE_STUCK),
+        (FROZEN, HealthState.DOWN),
+        (FENCED, HealthState.FENCED),
+    ],
+)
+def test_a_broker_that_does_not_work_at_all_is_sick_after_ten_seconds(
+    tick: Evidence, state: HealthState
+) -> None:
+    assert run(WELL, tick).brokers[2].state is HealthState.SUSPECT
+    verdict = run(WELL, tick, tick)
+    assert verdict.brokers[2].state is state
+    (finding,) = verdict.findings
+    assert (finding.broker, finding.state) == (2, state)
+    assert finding.evidence
+    assert verdict.cluster == ""
+
+
+@pytest.mark.parametrize(("tick", "state"), [(SLOW, HealthState.SLOW), (LAGGING, HealthState.SLOW_FOLLOWER)])
+def test_a_broker_is_slow_after_six_of_twelve_ticks(tick: Evidence, state: HealthState) -> None:
+    assert run(*[tick] * 5).brokers[2].state is HealthState.SUSPECT
+    assert run(*[tick] * 6).brokers[2].state is state
+    assert run(*[tick, WELL] * 6).brokers[2].state is state
+    assert run(*[tick, WELL, WELL] * 4).brokers[2].state is HealthState.HEALTHY
+
+
+def test_a_broker_is_not_slow_below_the_floor_or_where_all_are_slow() -> None:
+    assert run(*[replace(WELL, alone=Sample(4, 4, 40_000.0))] * 12).brokers[2].state is HealthState.HEALTHY
+    verdict = Verdict()
+    for number in range(12):
+        verdict = judge(verdict.brokers, dict.fromkeys(ZONES, SLOW), 5.0 * number, zones=ZONES)
+    assert {each.state for each in verdict.brokers.values()} == {HealthState.HEALTHY}
+
+
+def test_recovery_takes_a_minute() -> None:
+    sick = run(WELL, CUT, CUT)
+    recovering = run(*[WELL] * 11, before=sick)
+    assert recovering.brokers[2].state is HealthState.RECOVERING
+    assert run(WELL, before=recovering).brokers[2].state is HealthState.HEALTHY
+
+
+def test_missing_evidence_is_unknown_and_heals_nothing() -> None:
+    assert run(*[Evidence()] * 3).brokers[2].state is HealthState.UNKNOWN
+    sick = run(WELL, CUT, CUT)
+    assert run(*[Evidence()] * 20, before=sick).brokers[2].state is HealthState.CUT_OFF
+
+
+def test_a_stalled_checker_judges_no_broker() -> None:
+    before = run(WELL)
+    assert run(FROZEN, FROZEN, FROZEN, before=before, stalled=True).brokers == before.brokers
+
+
+def test_a_restart_on_purpose_is_no_symptom() -> None:
+    assert run(WELL, FROZEN, FROZEN, FROZEN, expected={2}).findings == ()
+
+
+def test_several_sick_brokers_are_a_fault_of_the_cluster() -> None:
+    verdict = Verdict()
+    for number in range(3):
+        evidence = dict.fromkeys(ZONES, WELL) | {2: CUT, 5: CUT}
+        verdict = judge(verdict.brokers, evidence, 5.0 * number, zones=ZONES)
+    assert verdict.cluster == "2 of 6 brokers are sick"
+
+
+def test_three_spells_in_an_hour_are_flapping() -> None:
+    verdict = Verdict()
+    for _ in range(3):
+        verdict = run(*[WELL] * 12, CUT, CUT, before=verdict)
+    assert verdict.brokers[2].flapping
+
+
+def probe(broker: int, **values: Any) -> HealthProbe:
+    fields: dict[str, Any] = {
+        "partition": 0, "probe": Probe.PRODUCE, "checker": "one", "sequence": 1, "time_ms": 1,
+        "latency_us": 10, "role": ProbeRole.ALONE, "leader": broker,
+    }  # fmt: skip
+    fields |= values
+    return HealthProbe(PhysicalClusterId("pkc-7hq2mz"), BrokerId(broker), Zone("a"), **fields)
+
+
+def test_evidence_counts_what_each_broker_led_and_followed() -> None:
+    failed = {"latency_us": None, "error": "TIMED_OUT"}
+    evidence = evidence_of(
+        [
+            probe(1),
+            probe(1, role=ProbeRole.PATH, leader=2),  # moved: it shows nothing about broker 1
+            probe(1, role=ProbeRole.PAIR, leader=1, follower=2, **failed),
+            probe(1, role=ProbeRole.SESSION, probe=Probe.CALL, latency_us=None, error="FENCED"),
+        ],
+        [1, 2, 3],
+    )
+    assert evidence[1].alone == Sample(1, 1, 10)
+    assert evidence[1].path == Sample()
+    assert evidence[1].pair == evidence[2].followed == Sample(1, 0)
+    assert (evidence[1].fenced, evidence[2].fenced) == (True, None)
+    assert not evidence[3].known
+
+
+def test_what_only_one_of_two_checkers_sees_counts_against_that_checker() -> None:
+    failing = [probe(1, checker="two", sequence=n, latency_us=None, error="TIMED_OUT") for n in range(4)]
+    assert evidence_of([probe(1), *failing], [1])[1].alone == Sample(1, 1, 10)
+    assert evidence_of(failing, [1])[1].alone == Sample(4, 0)
+
+
+def test_a_probe_that_waits_counts_as_failed_and_once() -> None:
+    waiting = probe(1, role=ProbeRole.WAITING, latency_us=None, error="alone")
+    assert evidence_of([waiting], [1])[1].alone == Sample(1, 0)
+    assert evidence_of([waiting, probe(1, latency_us=5_000_000)], [1])[1].alone == Sample(1, 0, 5_000_000)
+
+
+def test_a_partition_without_a_leader_shows_nothing_about_writes() -> None:
+    offline = [
+        probe(1, leader=None, latency_us=None, error="LEADER_NOT_AVAILABLE", sequence=n) for n in (1, 2)
+    ]
+    evidence = evidence_of(offline, [1])[1]
+    assert (evidence.alone, evidence.leaderless) == (Sample(), True)
+    alive = replace(WELL, alone=Sample(), leaderless=True)
+    assert run(WELL, alive, alive).brokers[2].state is HealthState.STORAGE_STUCK
+
+
+def itself(at_ms: int, late_ms: int = 0, **values: Any) -> HealthProbe:
+    fields: dict[str, Any] = {"role": ProbeRole.SELF, "time_ms": at_ms, "latency_us": late_ms * 1000}
+    return probe(-1, **(fields | values))
+
+
+def test_a_checker_that_stalls_is_refused_or_silent_judges_nothing() -> None:
+    assert reliable([itself(1_000), itself(2_000)], 0, 5_000) == {"one"}
+    assert reliable([itself(1_000), itself(7_000, late_ms=4_000)], 0, 5_000) == frozenset()
+    assert reliable([itself(1_000, latency_us=None, error="CHECKER_REFUSED")], 0, 5_000) == frozenset()
+    assert reliable([itself(6_000)], 0, 5_000) == frozenset()
+
+
+def test_a_log_directory_that_cannot_be_written_is_stuck_storage() -> None:
+    hung = replace(WELL, alone=BAD, directory=BAD)
+    assert run(WELL, hung, hung).brokers[2].state is HealthState.STORAGE_STUCK
+    assert run(WELL, *[replace(WELL, directory=BAD)] * 3).brokers[2].state is HealthState.HEALTHY
+
+
+def test_a_loaded_broker_is_the_balancers_problem() -> None:
+    loaded = replace(SLOW, load=0.9)
+    idle = {broker: replace(WELL, load=0.2) for broker in ZONES}
+    verdict = Verdict()
+    for number in range(12):
+        verdict = judge(verdict.brokers, idle | {2: loaded}, 5.0 * number, zones=ZONES)
+    assert verdict.brokers[2].state is HealthState.SUSPECT
+    assert "balancer" in verdict.brokers[2].reason
+
+
+def test_clients_are_hurt_by_failures_and_by_long_waits() -> None:
+    path = {"role": ProbeRole.PATH}
+    probes = [
+        probe(1, **path, sequence=1),
+        probe(1, **path, sequence=2, latency_us=300_000),
+        probe(1, **path, sequence=3, latency_us=None, error="TIMED_OUT"),
+        probe(1, role=ProbeRole.WAITING, sequence=4, latency_us=None, error="path", leader=2),
+        probe(1, sequence=5, latency_us=None, error="TIMED_OUT"),
+    ]
+    assert hurt_share(probes) == 0.75
+    assert hurt_share(probes[4:]) is None
+    context = with_context({1: WELL}, {1: 0.5}, {1})
+    assert (context[1].load, context[1].pressed) == (0.5, True)

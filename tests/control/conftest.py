@@ -13,17 +13,20 @@ from starlette.testclient import TestClient
 from penstock.control import decisions
 from penstock.control.api.app import make_api
 from penstock.control.decisions import ClusterRequest
+from penstock.control.home import Home
 from penstock.control.physical.cluster_access import Clusters
 from penstock.control.physical.local import provided_cluster
-from penstock.control.service import CellWatch, ControlPlane, Home, Role
+from penstock.control.service import CellWatch, ControlPlane, Role
 from penstock.model.api_keys import hashed
 from penstock.model.entities import ApiKey, LogicalCluster, Operation
 from tests.control.in_memory_plane import Api, InMemoryPlane
+from tests.harness.control_planes import Planes
 from tests.harness.fleet import TINY, Fleet
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
     from fastapi import FastAPI
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.control.physical.cluster_access import Provisioner
     from penstock.control.registry import Registry
     from penstock.model.entities import Entity
+    from tests.harness.processes import Processes
+    from tests.harness.secured_kafka import SecuredKafka
 
 # A takeover takes a second, not six.
 QUICK_SESSIONS = {"group.min.session.timeout.ms": "500"}
@@ -150,3 +155,8 @@ def api(client: TestClient) -> Api:
     plane = InMemoryPlane()
     cast("FastAPI", client.app).state.plane = plane  # the client types it as any ASGI application
     return Api(plane, client)
+
+
+@pytest.fixture
+def planes(secured_kafka: SecuredKafka, processes: Processes, tmp_path: Path) -> Planes:
+    return Planes(secured_kafka, processes, tmp_path)

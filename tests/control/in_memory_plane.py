@@ -7,29 +7,92 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.balance.executing import Health, Observation
+from penstock.balance.plan_document import (
+    Origin,
+    PlanDocument,
+    PlanDocuments,
+    document_of,
+    new_document,
+    new_plan_id,
+)
 from penstock.control.acls import account_acls
+from penstock.control.audit_log import AuditPage, AuditQuery
+from penstock.control.balancing import Balancing
 from penstock.control.decisions import Decision, DecisionContext, decided_before
+from penstock.control.gateway_calls import GatewayCalls
+from penstock.control.gateway_directory import GatewayDirectory
+from penstock.control.health_service import HealthService
+from penstock.control.mitigating import Mitigating
+from penstock.control.physical.cluster_access import Clusters
+from penstock.control.planning import PlanMaker
 from penstock.control.registry import Put, Registry
+from penstock.control.resizer import Resizer
+from penstock.control.roll_planning import RollPlanner
+from penstock.control.roll_service import RollSupport
 from penstock.control.service import Role
+from penstock.control.sizing import Sizing, SizingFiles
 from penstock.model.api_keys import hashed
 from penstock.model.entities import OperatorRole, OperatorToken
+from penstock.model.errors.balance import ClusterUnobserved, PlanUnknown
 from penstock.model.errors.control import NotActive
-from penstock.model.errors.fleet import AdoptedNotEmpty
+from penstock.model.errors.fleet import AdoptedInUse
 from penstock.model.ids import LogicalClusterId
 from tests.control.in_memory_control import InMemoryControl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from starlette.testclient import TestClient
 
+    from penstock.balance.plan_document import Names, PlannedMove
+    from penstock.balance.planner import Plan
     from penstock.control.acls import AccountAcl
     from penstock.control.checker import Difference
+    from penstock.control.physical.cluster_access import Provisioner
+    from penstock.control.planning import ClusterReading
     from penstock.model.entities import Entity, ServiceAccount
-    from penstock.model.events import QuotaShares
+    from penstock.model.events import AuditEvent, BrokerLoad, LoadHour, QuotaShares
     from penstock.model.tenant_acls import AclEntry
 
 ROOT = "root-secret"
+
+
+class InMemoryPlans:
+    def __init__(self) -> None:
+        self.documents = PlanDocuments()
+
+    async def propose_moves(
+        self, moves: Sequence[PlannedMove], *, cluster: str, actor: str, purpose: str
+    ) -> PlanDocument:
+        origin = Origin(new_plan_id(secrets.choice), cluster, int(time.time() * 1000), actor, purpose)
+        self.add(new_document(moves, origin))
+        return self.need(origin.id)
+
+    async def propose(
+        self, plan: Plan, names: Names, *, cluster: str, actor: str, purpose: str
+    ) -> PlanDocument:
+        origin = Origin(new_plan_id(secrets.choice), cluster, int(time.time() * 1000), actor, purpose)
+        self.add(document_of(plan, names, origin))
+        return self.need(origin.id)
+
+    def add(self, document: PlanDocument) -> None:
+        for key, value in document.records():
+            self.documents.apply(key, value)
+
+    def need(self, plan: str) -> PlanDocument:
+        document = self.documents.document(plan)
+        if document is None:
+            raise PlanUnknown(plan=plan)
+        return document
+
+
+@dataclass
+class InMemoryHours:
+    known: dict[int, LoadHour] = field(default_factory=dict)
+
+    async def hours(self, cluster: str) -> dict[int, LoadHour]:
+        return {hour: each for hour, each in self.known.items() if each.cluster == cluster}
 
 
 @dataclass
@@ -40,13 +103,38 @@ class InMemoryPlane:
     role: Role = Role.ACTIVE
     loads: dict[str, float] = field(default_factory=dict)
     shares: dict[LogicalClusterId, QuotaShares] = field(default_factory=dict)
+    broker_loads: dict[str, tuple[BrokerLoad, ...]] = field(default_factory=dict)
     completes: bool = True
     created_acls: tuple[AclEntry, ...] = ()  # by tenants, through Kafka
     differences: tuple[Difference, ...] = ()
+    audited: tuple[AuditEvent, ...] = ()
     not_empty: tuple[str, ...] = ()  # adopted clusters
     active_url: str = "http://elsewhere:1"
+    gateways: GatewayDirectory = field(default_factory=GatewayDirectory)
+    gateway_calls: GatewayCalls = field(default_factory=lambda: GatewayCalls(Clusters(())))
+    plans: InMemoryPlans = field(default_factory=lambda: InMemoryPlans())
+    seen: Observation = field(default_factory=lambda: Observation({}, frozenset()))  # of any cluster
+
+    reading: ClusterReading | None = None  # of any cluster, for plans
+    move_health: Health = field(default_factory=Health)  # of any cluster
+    plan_maker: PlanMaker = field(init=False)
+    balancing: Balancing = field(init=False)
+    health: HealthService = field(init=False)
+    load_hours: InMemoryHours = field(default_factory=lambda: InMemoryHours())
+    sizing: Sizing = field(init=False)
+    provisioner: Provisioner | None = None
+    resizer: Resizer = field(init=False)
 
     def __post_init__(self) -> None:
+        self.plan_maker = PlanMaker(
+            lambda: self.registry, lambda: self.broker_loads, self.read_cluster, self._proposals
+        )
+        self.balancing = Balancing(self, self.read_health, lambda: self.role is Role.ACTIVE)
+        clusters = Clusters(())
+        mitigating = Mitigating(self, clusters, self._proposals)
+        self.health = HealthService(self, clusters, mitigating, lambda: self.role is Role.ACTIVE)
+        self.sizing = Sizing(self, self.load_hours, lambda: self.role is Role.ACTIVE, SizingFiles())
+        self.resizer = Resizer(self, self.provisioner)
         self.add_token("root", OperatorRole.ADMIN, ROOT)
 
     def add_token(self, name: str, role: OperatorRole, secret: str, *clusters: str) -> None:
@@ -60,6 +148,24 @@ class InMemoryPlane:
             clusters=tuple(map(LogicalClusterId, clusters)),
         )
         self.memory.registry.accept([Put(token)])
+
+    async def read_cluster(self, cluster: str) -> ClusterReading:
+        if self.reading is None:
+            raise ClusterUnobserved(cluster=cluster, reason="it has not been reached yet")
+        return self.reading
+
+    async def read_health(self, cluster: str, seen: Observation) -> Health:
+        del cluster, seen
+        return self.move_health
+
+    def _proposals(self) -> InMemoryPlans:
+        if self.role is not Role.ACTIVE:
+            raise NotActive(url=self.active_url)
+        return self.plans
+
+    @property
+    def roll_planner(self) -> RollPlanner:
+        return RollPlanner(lambda: self.registry, Clusters(()), RollSupport())
 
     @property
     def registry(self) -> Registry:
@@ -90,10 +196,20 @@ class InMemoryPlane:
 
     async def admit(self, adopted: str) -> None:
         if adopted in self.not_empty:
-            raise AdoptedNotEmpty(name=adopted, count=1, shown="orders")
+            raise AdoptedInUse(name=adopted, shown="_penstock.state")
 
     async def acls(self, account: ServiceAccount) -> tuple[AccountAcl, ...]:
         return account_acls(account, self.created_acls)
+
+    async def audit(self, query: AuditQuery) -> AuditPage:
+        start = query.offset or 0
+        events = tuple(event for event in self.audited[start:] if query.matches(event))
+        events = events[-query.last :] if query.last else events[: query.limit]
+        return AuditPage(events, len(self.audited), len(self.audited))
+
+    async def observe_topics(self, cluster: str, names: Collection[str]) -> Observation:
+        del cluster, names
+        return self.seen
 
     async def check(self) -> tuple[Difference, ...]:
         return self.differences

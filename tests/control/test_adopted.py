@@ -1,4 +1,4 @@
-"""A dedicated cluster on an adopted, empty Kafka: provisioned, used by a client, released empty."""
+"""A dedicated cluster on an adopted Kafka, beside what others have there: provisioned, used, released."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from structlog.testing import capture_logs
 
 from penstock.atomic_files import write_atomically
 from penstock.control import decisions
 from penstock.control.decisions import ClusterRequest
 from penstock.control.desired_state import KafkaAccess
 from penstock.control.kafka_access import AccessWriter
-from penstock.control.physical.adopted import ADOPTED, AdoptedProvisioner, sets_client_quotas
+from penstock.control.physical.adopted import ADOPTED, AdoptedProvisioner
 from penstock.control.physical.local import LocalProvisioner, stop_dedicated
 from penstock.control.physical.provider import Provisioners
-from penstock.fleet.adoption import Adopted, Target, adopt, load_adopted
-from penstock.fleet.capabilities import Capability, ClusterProbe, capability_table
+from penstock.fleet.adoption import Target, adopt, load_adopted
+from penstock.fleet.capabilities import Capability
 from penstock.fleet.layout import Layout
 from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.process.tenant_source import GATEWAY_USER
@@ -27,10 +26,10 @@ from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.entities import OperationState, PhysicalCluster, Tenancy
 from penstock.model.errors import PenstockError
-from penstock.model.errors.control import ProvisionerMissing, RequestInvalid, StateConflict
-from penstock.model.errors.fleet import AdoptedNotEmpty, AdoptedTwice, AdoptedUnknown, CapabilityMissing
+from penstock.model.errors.control import EntityMissing, ProvisionerMissing, StateConflict
+from penstock.model.errors.fleet import AdoptedInUse, AdoptedTwice, AdoptedUnknown, CapabilityMissing
 from penstock.model.errors.wire import LoginRefused
-from tests.control.conftest import QUICK_SESSIONS, run_control_plane
+from tests.control.conftest import QUICK_SESSIONS, PlaneHarness, run_control_plane
 from tests.control.in_memory_control import InMemoryControl
 from tests.control.test_gateway_files import SECRET, new_key
 from tests.harness.fleet import TINY, Fleet
@@ -57,10 +56,12 @@ async def user_topics(client: Client) -> set[str]:
 
 
 @pytest.mark.kafka
-async def test_an_empty_adopted_cluster_is_provisioned_used_and_released(
+async def test_an_adopted_cluster_is_provisioned_beside_what_others_have_and_released(
     control_fleet: Fleet, make_fleet: Callable[..., Fleet], tmp_path: Path, unique: Callable[[str], str]
 ) -> None:
     elsewhere = await asyncio.to_thread(make_fleet, **TINY, config=QUICK_SESSIONS)
+    async with Client(elsewhere.bootstrap, elsewhere.security()) as client:
+        await create_topic(client, "others")
     layout = Layout(tmp_path)
     await adopt(layout, "east", target(elsewhere))
     provisioner = Provisioners(layout)
@@ -83,10 +84,11 @@ async def test_an_empty_adopted_cluster_is_provisioned_used_and_released(
             async with Client(elsewhere.bootstrap, elsewhere.security()) as client:
                 held = await user_topics(client)
                 assert "_penstock.state" in held
-                assert {n for n in held if not n.startswith("_penstock.")} == {f"{alone.id}_orders"}
+                tenants = {name for name in held if not name.startswith("_penstock.")}
+                assert tenants == {f"{alone.id}_orders", "others"}
             await harness.as_declared()
 
-            with pytest.raises(AdoptedNotEmpty):
+            with pytest.raises(AdoptedInUse):
                 await harness.plane.admit("east")
             assert (await harness.delete(alone.id)).state is OperationState.DONE
             async with Client(elsewhere.bootstrap, elsewhere.security()) as client:
@@ -108,27 +110,24 @@ async def _served(tenant: Client) -> bool:
 
 
 async def _emptied(client: Client) -> bool:
-    return not await user_topics(client) and GATEWAY_USER not in await users.describe(client)
+    return await user_topics(client) == {"others"} and GATEWAY_USER not in await users.describe(client)
 
 
 @pytest.mark.kafka
-async def test_a_cluster_that_is_not_empty_is_rejected_and_stays_unchanged(
-    control_fleet: Fleet, tmp_path: Path, unique: Callable[[str], str]
+async def test_a_cluster_of_another_platform_is_rejected_and_stays_unchanged(
+    control_fleet: Fleet, tmp_path: Path, harness: PlaneHarness
 ) -> None:
-    name = unique("orders")
     layout = Layout(tmp_path)
     await adopt(layout, "west", target(control_fleet))
     async with Client(control_fleet.bootstrap, control_fleet.security()) as client:
-        await create_topic(client, name)
         before = await user_topics(client)
         provisioner = AdoptedProvisioner(layout, gateways=False)
 
-        with pytest.raises(AdoptedNotEmpty) as refused:
+        with pytest.raises(AdoptedInUse, match=r"_penstock\."):
             await provisioner.admit("west")
-        with pytest.raises(AdoptedNotEmpty):
+        with pytest.raises(AdoptedInUse):
             await provisioner.provision(physical(adopted="west"), 1)
 
-        assert int(str(refused.value.facts["count"])) >= 1
         assert await user_topics(client) == before
         assert not (tmp_path / "dedicated").exists()
         record = layout.adopted / "west.json"
@@ -153,17 +152,6 @@ async def test_a_missing_capability_is_reported_by_name(control_fleet: Fleet, tm
         await AdoptedProvisioner(layout, gateways=False).admit("west")
 
     assert refused.value.facts["capability"] == Capability.ACLS
-
-
-def test_a_cluster_without_client_quotas_is_logged_and_has_no_backstop() -> None:
-    probe = ClusterProbe(frozenset(), {}, {}, quotas_error="denied")
-    known = Adopted("west", "k", "127.0.0.1:1", None, 1, (), 0, capability_table(probe))
-
-    with capture_logs() as logged:
-        assert not sets_client_quotas(known)
-
-    assert "client-quotas" in logged[0]["error"]
-    assert "denied" in logged[0]["error"]
 
 
 async def test_without_the_backstop_users_are_granted_and_revoked_without_client_quotas() -> None:
@@ -212,5 +200,5 @@ def test_an_adopted_cluster_has_one_dedicated_tenant() -> None:
     assert decided.subject is not None
     with pytest.raises(StateConflict, match="east is in use"):
         decisions.create_cluster(memory.registry, memory.context(), replace(request, name="second"))
-    with pytest.raises(RequestInvalid, match="only a dedicated"):
+    with pytest.raises(EntityMissing, match="shared adopted cluster"):
         decisions.create_cluster(memory.registry, memory.context(), ClusterRequest("shared", adopted="east"))

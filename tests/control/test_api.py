@@ -18,6 +18,8 @@ from penstock.control.service import Role
 from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperatorRole
 from penstock.model.errors.control import ControlError
 from penstock.model.errors.wire import KafkaBusy
+from penstock.model.events import AuditEvent, Outcome
+from penstock.model.ids import PhysicalClusterId
 from tests.control.in_memory_control import PHYSICAL, InMemoryControl
 from tests.control.in_memory_plane import Api, InMemoryPlane, code
 
@@ -417,3 +419,29 @@ def test_every_operation_has_an_id_and_documents_its_problems(api: Api) -> None:
     assert len({call["operationId"] for call in calls}) == len(calls)
     assert all("application/problem+json" in call["responses"]["404"]["content"] for call in calls)
     assert api.plane.registry.count(Operation) == 0
+
+
+def test_audit_events_are_read_by_admins_in_pages_and_from_the_end(api: Api) -> None:
+    def event(number: int, operation: str) -> AuditEvent:
+        return AuditEvent(
+            id=f"e{number}", time_ms=number, source="control/1", sequence=number,
+            cluster=PhysicalClusterId(PHYSICAL),
+            operation=operation, subject_kind="cluster", subject="lkc-00000a", actor="operator/root",
+            outcome=Outcome.DONE, after={"name": "shop"},
+        )  # fmt: skip
+
+    api.plane.audited = (event(1, "cluster.create"), event(2, "key.create"), event(3, "cluster.delete"))
+
+    whole = api("GET", "/audit").json()
+    clusters = api("GET", "/audit?operation=cluster.").json()["items"]
+    (last,) = api("GET", "/audit?last=1").json()["items"]
+
+    assert ([each["id"] for each in whole["items"]], whole["next"], whole["end"]) == (
+        ["e1", "e2", "e3"],
+        3,
+        3,
+    )
+    assert [each["operation"] for each in clusters] == ["cluster.create", "cluster.delete"]
+    assert (last["id"], last["after"]) == ("e3", {"name": "shop"})
+    api.plane.add_token("reader", OperatorRole.VIEWER, "reader-secret")
+    assert api.client.get("/v1/audit", headers={"Authorization": "Bearer reader-secret"}).status_code == 403

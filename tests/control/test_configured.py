@@ -2,146 +2,44 @@
 
 from __future__ import annotations
 
-import json
-import re
-import ssl
-import subprocess
-import sys
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.request import Request, urlopen
 
 import pytest
-import trustme
-import yaml
 
 from penstock.control.physical.configured import cluster_id, provide, require_same
 from penstock.control.physical.gateway_files import free_ports
 from penstock.control.registry import Put, Registry
-from penstock.control.settings import ConfiguredCluster, cluster_key
-from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
-from penstock.kafka.admin import users
+from penstock.control.settings import ConfiguredCluster
+from penstock.fleet.adoption import Target, adopt, load_target
+from penstock.fleet.capabilities import Capability
+from penstock.fleet.gateway_credentials import GatewayCredentials, tenants_key
+from penstock.fleet.layout import Layout
+from penstock.fleet.passwords import PLATFORM_USER
+from penstock.fleet.spec import Listener
+from penstock.kafka.admin import acls, users
+from penstock.kafka.admin.acls import Acl, Operation, Pattern, ResourceType
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.users import Credential
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism
 from penstock.model.entities import PhysicalCluster
-from penstock.model.errors.fleet import ClusterReplaced, ClusterTwice, RightsMissing
-from tests.harness.command import Penstock, clean_environment
+from penstock.model.errors import PenstockError
+from penstock.model.errors.fleet import ClusterReplaced, ClusterTwice, NoBrokersSelected, RightsMissing
+from tests.harness.command import Penstock
+from tests.harness.control_planes import KEY, TOKEN, Planes
 from tests.harness.fleet import TINY, Fleet, wait_for
 from tests.harness.secured_kafka import CLIENT, CLIENT_SECRET, SecuredKafka
+from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.harness.processes import Processes
+    from penstock.control.physical.cluster_access import ProvidedCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
-
-TOKEN = "root-token-of-this-test"
-KEY = PlatformKey(b"k" * 32)
-
-
-@dataclass
-class Plane:
-    process: subprocess.Popen[Any]
-    log: Path
-    trusted: ssl.SSLContext
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text()
-
-    @property
-    def url(self) -> str:
-        wait_for(lambda: "control plane at" in self.text or self.ended, what="the control plane to listen")
-        match = re.search(r"control plane at (https://\S+)", self.text)
-        assert match, self.text
-        return match[1]
-
-    @property
-    def ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def get(self, path: str) -> dict[str, Any]:
-        request = Request(f"{self.url}/v1{path}", headers={"Authorization": f"Bearer {TOKEN}"})
-        with urlopen(request, timeout=10, context=self.trusted) as response:
-            return dict(json.load(response))
-
-    def status(self) -> dict[str, Any]:
-        try:
-            return self.get("/status")
-        except OSError:
-            return {"role": "away"}
-
-    def wait_for_role(self, role: str) -> None:
-        wait_for(lambda: self.status()["role"] == role or self.ended, what=f"role {role}")
-        assert not self.ended, self.text
-
-
-@dataclass
-class Planes:
-    """Starts control planes from files, as on different hosts: they share nothing but Kafka."""
-
-    kafka: SecuredKafka
-    processes: Processes
-    directory: Path
-    authority: trustme.CA = field(default_factory=trustme.CA)
-    started: list[Plane] = field(default_factory=list)
-
-    def certificate(self, path: Path) -> trustme.LeafCert:
-        leaf = self.authority.issue_cert("127.0.0.1")
-        leaf.private_key_and_cert_chain_pem.write_to_path(path)
-        return leaf
-
-    def settings(self, **changes: Any) -> dict[str, Any]:
-        login = {"mechanism": "OAUTHBEARER", "token_url": self.kafka.tokens.url, "client_id": CLIENT}
-        home = {
-            "bootstrap": self.kafka.fleet.bootstrap,
-            "tls": {"ca": str(self.kafka.ca)},
-            "login": login | {"client_secret_file": "secret"},
-        }
-        return {
-            "home": home,
-            "platform_key": "platform.key",
-            "token_file": "token",
-            "listen": "127.0.0.1:0",
-            "tls": {"certificate": "control.pem"},
-            "session_seconds": 1.5,
-        } | changes
-
-    def host(self, document: dict[str, Any], *, key: bytes = KEY.secret) -> Path:
-        """The files of one host."""
-        host = self.directory / f"host-{len(self.started)}"
-        host.mkdir()
-        (host / "secret").write_text(CLIENT_SECRET)
-        (host / "token").write_text(TOKEN)
-        (host / "platform.key").write_bytes(key)
-        self.certificate(host / "control.pem")
-        (host / "control.yaml").write_text(yaml.safe_dump(document))
-        return host
-
-    def start(self, document: dict[str, Any], *, key: bytes = KEY.secret) -> Plane:
-        host = self.host(document, key=key)
-        with (host / "log").open("wb") as log:
-            process = self.processes.start(
-                [sys.executable, "-m", "penstock", "control", "run", "--config", str(host / "control.yaml")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=clean_environment({}),
-                cwd=host,
-            )
-        trusted = ssl.create_default_context()
-        self.authority.configure_trust(trusted)
-        self.started.append(Plane(process, host / "log", trusted))
-        return self.started[-1]
-
-
-@pytest.fixture
-def planes(secured_kafka: SecuredKafka, processes: Processes, tmp_path: Path) -> Planes:
-    return Planes(secured_kafka, processes, tmp_path)
 
 
 def test_two_control_planes_share_a_home_that_runs_elsewhere(planes: Planes) -> None:
@@ -165,18 +63,23 @@ def test_two_control_planes_share_a_home_that_runs_elsewhere(planes: Planes) -> 
         assert TOKEN not in plane.text
 
 
-def test_the_key_of_one_cluster_is_written_for_its_gateways(planes: Planes) -> None:
+def test_the_credentials_of_one_cluster_are_written_for_its_gateways(planes: Planes) -> None:
     host = planes.host(planes.settings())
-    key = host / "gateway.key"
+    path = host / "gateway.credentials"
 
     penstock = Penstock(host / "home", host)
-    written = penstock(
-        "control", "cluster-key", "home", "--config", str(host / "control.yaml"), "--to", str(key)
-    )
+    arguments = ("--config", str(host / "control.yaml"), "--to", str(path))
+    written = penstock("gateway", "credentials", "home", *arguments)
 
     assert written.code == 0, written.err
-    assert key.read_bytes() == cluster_key(KEY, planes.kafka.fleet.kafka_id).secret
-    assert key.stat().st_mode & 0o077 == 0
+    kafka_id = planes.kafka.fleet.kafka_id
+    credentials = GatewayCredentials.read(path)
+    assert (credentials.cluster, credentials.kafka_id) == (cluster_id(kafka_id), kafka_id)
+    assert credentials.key == tenants_key(KEY, kafka_id)
+    assert path.stat().st_mode & 0o077 == 0
+    unknown = penstock("gateway", "credentials", "west", *arguments)
+    assert unknown.code != 0
+    assert "west" in unknown.err
 
 
 def test_an_unreachable_home_is_waited_for_and_an_unusable_one_ends_the_process(planes: Planes) -> None:
@@ -239,6 +142,77 @@ async def test_every_missing_right_is_named_with_the_command_that_grants_it(
     for right in ("group _penstock.*", "group lkc-*", "Describe/Write on transactional-id _penstock.*"):
         assert right in rights
     assert commands.count("--allow-principal 'User:penstock-limited'") == 6
+
+
+async def test_a_capability_gained_later_counts_at_the_next_probe(secured_kafka: SecuredKafka) -> None:
+    kafka = secured_kafka
+    login = Login("penstock-no-quotas", "limited", Mechanism.SCRAM_SHA_512)
+    cluster = ConfiguredCluster("home", kafka.fleet.bootstrap, kafka.security(login))
+    principal = f"User:{login.user}"
+    async with Client(kafka.fleet.bootstrap, kafka.security(kafka.platform())) as admin:
+        credential = Credential(login.user, login.password, login.mechanism, 4096)
+        results_or_raise(await users.alter(admin, upsert=[credential]))
+        kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+        rights = [
+            Acl(principal, Operation.ALL, kind, prefix, Pattern.PREFIXED)
+            for kind in kinds
+            for prefix in ("_penstock.", "lkc-")
+        ]
+        rights += [
+            Acl(principal, operation, ResourceType.CLUSTER, "kafka-cluster")
+            for operation in (Operation.CREATE, Operation.ALTER, Operation.DESCRIBE)
+        ]
+        results_or_raise(await acls.create(admin, rights))
+
+        async def provided() -> ProvidedCluster | None:
+            with suppress(PenstockError):  # brokers apply new users and ACLs a moment later
+                return await provide(cluster, KEY)
+            return None
+
+        before = await eventually(provided)
+        assert not before.sets_client_quotas
+        (quotas,) = [each for each in before.missing if each.capability == "client-quotas"]
+        assert "--operation AlterConfigs --cluster" in quotas.remedy
+        assert before.sets_acls
+
+        more = Acl(principal, Operation.ALTER_CONFIGS, ResourceType.CLUSTER, "kafka-cluster")
+        results_or_raise(await acls.create(admin, [more]))
+
+        async def gained() -> bool:
+            return (await provide(cluster, KEY)).sets_client_quotas
+
+        await eventually(gained)
+
+
+async def test_brokers_that_are_selected_by_nothing_are_an_error(secured_kafka: SecuredKafka) -> None:
+    security = secured_kafka.security(secured_kafka.platform())
+    cluster = ConfiguredCluster("home", secured_kafka.fleet.bootstrap, security, brokers=frozenset((7,)))
+    with pytest.raises(NoBrokersSelected, match="it has 1 in a"):
+        await provide(cluster, KEY)
+
+
+@pytest.mark.parametrize("listener", [Listener.INTERNAL, Listener.GATEWAY])
+async def test_a_cluster_is_adopted_with_a_token_and_with_a_certificate(
+    secured_kafka: SecuredKafka, tmp_path: Path, listener: Listener
+) -> None:
+    kafka = secured_kafka
+    port = kafka.fleet.node("b1").spec.ports[listener]
+    target = Target(f"127.0.0.1:{port}", tls=True, ca=str(kafka.ca))
+    if listener is Listener.GATEWAY:
+        target = replace(target, certificate=str(kafka.client_certificate()))
+    else:
+        target = replace(
+            target, token_url=kafka.tokens.url, client_id=CLIENT, client_secret=CLIENT_SECRET, scope="kafka"
+        )
+    layout = Layout(tmp_path)
+
+    known = await adopt(layout, "east", target)
+
+    assert known.kafka_id == kafka.fleet.kafka_id
+    assert load_target(layout, "east") == target
+    assert CLIENT_SECRET not in (layout.adopted / "east.json").read_text()
+    missing = {row.capability for row in known.capabilities if not row.available}
+    assert (Capability.USERS in missing) is (listener is Listener.GATEWAY)  # tenants log in with SCRAM
 
 
 async def test_a_cluster_of_the_same_name_that_is_another_one_is_refused(secured_kafka: SecuredKafka) -> None:

@@ -235,7 +235,7 @@ async def test_the_gateways_user_may_read_state_and_shares_write_reports_and_not
     user = "_penstock.gateway"
     security = Security(Login(user, key.password(user), Mechanism.SCRAM_SHA_512))
     async with Client(control_fleet.gateway_bootstrap, security) as client:
-        names = ("state", "quota", "usage", "pressure", "acks")
+        names = ("state", "quota", "usage", "pressure", "acks", "gateways", "durability")
         read_or_written = {f"_penstock.{name}" for name in names}
 
         async def sees_these() -> bool:

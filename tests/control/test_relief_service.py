@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.balance.broker_load import Measurement, averaged, broker_load
 from penstock.balance.cell_load import BrokerCapacity, Load, TenantUsage, tenant_loads
 from penstock.balance.cell_relief import Pace
 from penstock.balance.cells import FULL, CellId, NewCell
 from penstock.control import decisions
 from penstock.control.capacity_units import LAPTOP
 from penstock.control.cluster_placement import brokers_of, load_key
-from penstock.control.observation import LoadAverages, MetricsObserver, Observation
+from penstock.control.home import AUDIT
+from penstock.control.load_observation import MetricsObserver, Observation
 from penstock.control.physical.local import LocalProvisioner
 from penstock.control.relief_service import (
     ACTOR,
@@ -23,7 +25,7 @@ from penstock.control.relief_service import (
     needs_cell,
     recent_moves,
 )
-from penstock.control.service import AUDIT, CellWatch
+from penstock.control.service import CellWatch
 from penstock.fleet.layout import Layout
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.partitions import TopicPartition
@@ -52,13 +54,12 @@ if TYPE_CHECKING:
 IMMEDIATE = Pace(full_seconds=0, settle_seconds=0)
 
 
-def measured(cells: Mapping[str, float], *tenants: tuple[LogicalCluster, float]) -> LoadAverages:
-    """Averages that have cluster_in at these loads."""
-    averages = LoadAverages()
-    averages.cells = {load_key(PHYSICAL, cell): Load(load) for cell, load in cells.items()}
+def measured(cells: Mapping[str, float], *tenants: tuple[LogicalCluster, float]) -> Observation:
+    """An observation of these loads."""
+    shares: dict[str, dict[LogicalClusterId, Load]] = {}
     for cluster, load in tenants:
-        averages.tenants.setdefault(load_key(PHYSICAL, cluster.cell), {})[cluster.tenant] = Load(load)
-    return averages
+        shares.setdefault(load_key(PHYSICAL, cluster.cell), {})[cluster.tenant] = Load(load)
+    return Observation({load_key(PHYSICAL, cell): Load(load) for cell, load in cells.items()}, shares)
 
 
 def reliever(memory: InMemoryControl) -> CellReliefService:
@@ -193,18 +194,14 @@ def test_handler_time_is_attributed_to_tenants_by_their_bytes() -> None:
     assert tenant_loads({quiet: TenantUsage(0, 0, 1)}, Load(0.9), 1, capacity)[quiet].broker == 0.0
 
 
-def test_a_short_burst_does_not_fill_a_cell_but_sustained_load_does() -> None:
-    averages, tenant = LoadAverages(), LogicalClusterId("lkc-aaaaaa")
-    busy = Observation({"cell": Load(1.0)}, {"cell": {tenant: Load(bandwidth=1.0)}})
-    loads = []
+def test_a_short_burst_does_not_fill_a_broker_but_sustained_load_does() -> None:
+    average, loads = Measurement(), []
 
     for _ in range(12):
-        averages.add(busy)
-        loads.append(averages.cells["cell"].highest)
-    averages.add(Observation({}, {}))
+        average = averaged(average, Measurement(wait_ms=1.0, handlers_busy=1.0), 10)
+        loads.append(broker_load(average))
 
     assert loads[0] < 0.5 < FULL < loads[-1]
-    assert averages.cells["cell"].highest == averages.tenants["cell"][tenant].highest == loads[-1]
 
 
 def test_the_remedy_for_local_brokers_is_a_command(tmp_path: Path) -> None:
@@ -334,7 +331,7 @@ async def test_broker_metrics_show_each_tenants_share_of_a_cell(
                 [ProducerRecord(TopicPartition(f"{cluster.id}_orders", 0), None, b"x" * 50_000)]
             )
             observation = await observer.observe(provided, tiny)
-            load = observation.tenants[key].get(cluster.tenant)
+            load = observation.tenants.get(key, {}).get(cluster.tenant)
             return load if load is not None and load.bandwidth > 0 else None
 
         load = await eventually(tenant_load)

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.control import decisions, operations
+from penstock.control.broker_states import clear_status, set_status
 from penstock.control.checker import Kind
 from penstock.control.decisions import ClusterRequest
 from penstock.control.leadership import TRANSACTIONAL_ID
@@ -26,10 +27,13 @@ from penstock.kafka.security import Mechanism
 from penstock.model.api_keys import hashed
 from penstock.model.entities import (
     ApiKey,
+    BrokerState,
+    BrokerStatus,
     ClusterState,
     Grant,
     LogicalCluster,
     OperationState,
+    PhysicalCluster,
     Role,
     ServiceAccount,
 )
@@ -47,7 +51,8 @@ from tests.kafka.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.control.effects import Outcome, Pending, ReportProgress
+    from penstock.control.effects import ReportProgress
+    from penstock.control.step_outcome import Outcome, Pending
     from tests.control.conftest import PlaneHarness
     from tests.harness.fleet import Fleet
 
@@ -74,6 +79,26 @@ async def test_a_new_cluster_has_its_user_acls_and_state(
     assert user in actual.access.users
     assert AclEntry(user, "topic", f"{cluster.id}_", "prefixed", "all") in actual.access.acls
     assert actual.states[cluster.id].accounts[0].id == account.id
+
+
+async def test_a_brokers_state_is_published_to_the_tenants_of_its_cluster(
+    harness: PlaneHarness, kafka: Client, unique: Callable[[str], str]
+) -> None:
+    cluster = await harness.create(unique("shop"))
+    physical = harness.plane.registry.need(PhysicalCluster, cluster.cluster)
+    broker, status = physical.brokers[0].id, BrokerStatus.CORDONED
+
+    changed = await harness.decide(
+        lambda r, a: set_status(r, a, physical.id, broker, status, "old"), BrokerState
+    )
+    ended = await harness.ended(changed.operation.id)
+    cordoned = (await read_published_states(kafka))[cluster.id].cordoned
+    changed = await harness.decide(lambda r, a: clear_status(r, a, physical.id, broker, status), BrokerState)
+    await harness.ended(changed.operation.id)
+
+    assert ended.state is OperationState.DONE
+    assert cordoned == (broker,)
+    assert (await read_published_states(kafka))[cluster.id].cordoned == ()
 
 
 async def test_client_quotas_follow_the_quota_and_are_deleted_with_the_tenant(

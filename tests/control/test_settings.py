@@ -10,7 +10,8 @@ import pytest
 import trustme
 import yaml
 
-from penstock.control.settings import ControlSettings, check_listener, cluster_key, read_control_settings
+from penstock.control.settings import ControlSettings, check_listener, read_control_settings
+from penstock.fleet.gateway_credentials import tenants_key
 from penstock.fleet.passwords import PlatformKey
 from penstock.kafka.oauth import OAuthLogin
 from penstock.kafka.security import Login, Mechanism
@@ -164,10 +165,10 @@ def test_an_api_without_tls_listens_on_loopback_only_unless_allowed(
 def test_each_cluster_has_its_own_key() -> None:
     key = PlatformKey(b"k" * 32)
 
-    keys = {cluster_key(key, kafka_id).password("user") for kafka_id in ("a", "b")}
+    keys = {tenants_key(key, kafka_id).password("user") for kafka_id in ("a", "b")}
 
     assert len(keys | {key.password("user")}) == 3
-    assert cluster_key(key, "a") == cluster_key(key, "a")
+    assert tenants_key(key, "a") == tenants_key(key, "a")
 
 
 @pytest.mark.usefixtures("document")  # writes the files that it names
@@ -184,3 +185,13 @@ def test_the_file_in_the_documentation_is_valid(tmp_path: Path) -> None:
 
     assert settings.home.gateways == "gateway.example.com:9092"
     assert settings.tls is not None
+
+
+def test_a_subset_of_the_brokers_can_carry_tenants(tmp_path: Path, document: dict[str, Any]) -> None:
+    document["home"] |= {"brokers": [1, 2], "zones": ["a"], "cell_brokers": 2, "capacity": "laptop"}
+    home = read(tmp_path, document).home
+    assert (sorted(home.brokers), sorted(home.zones), home.capacity) == ([1, 2], ["a"], "laptop")
+    for key, value in (("brokers", ["one"]), ("brokers", [True]), ("capacity", "huge"), ("zones", 3)):
+        wrong = document | {"home": document["home"] | {key: value}}
+        with pytest.raises(SettingInvalid, match=key):
+            read(tmp_path, wrong)

@@ -64,7 +64,7 @@ class Plane:
         return "away"
 
     def _url(self) -> str:
-        match = re.search(r"control plane at (http://\S+)\s", self.log.read_text())
+        match = re.search(r'control plane at (http://[^\s"]+)', self.log.read_text())
         return match[1] if match else ""
 
 
@@ -266,7 +266,10 @@ def test_a_control_plane_frozen_past_its_session_cannot_write(
         processes.thaw(frozen.process.pid)
 
         wait_for(lambda: frozen.role() == "standby", what="the frozen control plane to step down")
-        assert frozen.control().get("/status")["active"] == successor.url
+        wait_for(
+            lambda: frozen.control().get("/status")["active"] == successor.url,
+            what="the frozen control plane to learn of its successor",
+        )
         wait_for(lambda: control.get("/check")["differences"] == [], what="brokers to apply everything")
         assert [c for c in control.every("/clusters") if c["name"] == name] == []
     finally:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.control.home import Home
 from penstock.control.registry import Put, Registry
-from penstock.control.service import Home
 from penstock.model.entities import ActiveControlPlane
 from penstock.model.errors.control import NoneActive, NotActive
 from penstock.platform.services import control_plane_state

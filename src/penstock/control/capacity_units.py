@@ -29,6 +29,7 @@ class CapacityUnit:
     ingress_bytes: float
     egress_bytes: float
     request_time_us: float  # of broker threads, per second
+    gateway_time_us: float  # of gateways' event loops, per second
     requests: float
     connections: float
     connection_attempts: float
@@ -44,6 +45,7 @@ PUBLISHED: Final = CapacityUnit(
     ingress_bytes=60 * MEGABYTE,
     egress_bytes=180 * MEGABYTE,
     request_time_us=2_000_000,
+    gateway_time_us=4_000_000,
     requests=7_500,
     connections=4_500,
     connection_attempts=250,
@@ -55,6 +57,7 @@ LAPTOP: Final = CapacityUnit(
     ingress_bytes=5 * MEGABYTE,
     egress_bytes=15 * MEGABYTE,
     request_time_us=250_000,
+    gateway_time_us=2_000_000,  # wall-clock time of loops that share the machine with the brokers
     requests=1_000,
     connections=200,
     connection_attempts=40,

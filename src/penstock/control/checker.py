@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.control.acls import revoked_acls
 from penstock.control.desired_state import NO_ACCESS, KafkaAccess, tenant_access, tenant_state
+from penstock.control.probe_tenants import is_checker
 from penstock.model.entities import ClusterState, LogicalCluster, PhysicalCluster
 from penstock.model.tenant_acls import is_within_tenant
 
@@ -58,9 +59,13 @@ class ActualState:
 
 
 def declared_state(
-    registry: Registry, physical: PhysicalCluster, *, sets_client_quotas: bool = True
+    registry: Registry,
+    physical: PhysicalCluster,
+    *,
+    sets_client_quotas: bool = True,
+    sets_acls: bool = True,
 ) -> DeclaredState:
-    """`sets_client_quotas`: false if the platform may not set them on this cluster."""
+    """`sets_…`: false if the platform cannot set them on this cluster."""
     access = NO_ACCESS
     revoked: frozenset[AclEntry] = frozenset()
     tenants: dict[str, frozenset[int]] = {}
@@ -71,14 +76,31 @@ def declared_state(
         access |= tenant_access(registry, cluster)
         revoked = revoked.union(*map(revoked_acls, registry.accounts(cluster.id)))
         state = tenant_state(registry, cluster.id)
-        # While a tenant is provisioned, moved or deleted, its replicas may be on any broker.
-        settled = state is not None and cluster.state is ClusterState.READY
-        tenants[cluster.id] = frozenset(state.brokers if state is not None and settled else ())
+        # While a tenant is provisioned, moved or deleted, its replicas may be on any broker; probes always.
+        anywhere = cluster.state is not ClusterState.READY or is_checker(cluster)
+        tenants[cluster.id] = frozenset(() if state is None or anywhere else state.brokers)
         if state is not None:
             states[cluster.id] = state
     if not sets_client_quotas:
         access = replace(access, client_quotas={})
+    if not sets_acls:
+        access = replace(access, acls=frozenset())
     return DeclaredState(access, revoked, tenants, states)
+
+
+def known_tenants_only(actual: ActualState, declared: DeclaredState) -> ActualState:
+    """Without what resembles a tenant's and belongs to none: on an adopted cluster it is others'."""
+
+    def is_known(name: str) -> bool:
+        return name.partition("_")[0] in declared.tenants
+
+    access = KafkaAccess(
+        {user: generation for user, generation in actual.access.users.items() if is_known(user)},
+        frozenset(a for a in actual.access.acls if is_known(a.user) or is_known(a.name)),
+        {user: quota for user, quota in actual.access.client_quotas.items() if is_known(user)},
+    )
+    topics = {name: brokers for name, brokers in actual.topics.items() if is_known(name)}
+    return ActualState(access, topics, actual.states)
 
 
 def differences(declared: DeclaredState, actual: ActualState) -> tuple[Difference, ...]:

@@ -13,9 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.control.capacity_units import ADOPTED_CAPACITY, TABLES, check_size
-from penstock.control.cluster_placement import cell_for, physical_for
+from penstock.control.cluster_placement import (
+    adopted_cluster,
+    cell_for,
+    physical_for,
+    require_capability,
+)
 from penstock.control.operations import STEPS
 from penstock.control.registry import Change, Drop, Put, Registry
+from penstock.fleet.capabilities import Capability
 from penstock.model.entities import (
     ANYWHERE,
     GRANT_OPERATIONS,
@@ -39,6 +45,7 @@ from penstock.model.entities import (
 from penstock.model.errors.control import (
     EntityMissing,
     LimitReached,
+    MoveNeedsLink,
     NameTaken,
     ProvisionerMissing,
     RequestInvalid,
@@ -85,6 +92,7 @@ class DecisionContext:
     fingerprint: str = ""
     loads: Mapping[str, float] = field(default_factory=dict)  # measured, by cell
     provisions: bool = True  # whether physical clusters can be provisioned
+    reaches: Callable[[str], bool] = lambda _cluster: True  # whether a physical cluster is in the settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +138,16 @@ def create_cluster(registry: Registry, context: DecisionContext, request: Cluste
         raise RequestInvalid(where="units", reason=f"{request.units} is not between 1 and {UNITS_MAX}")
     if (taken := registry.cluster_named(request.name)) is not None:
         raise NameTaken(kind="logical cluster", name=request.name, id=taken.id)
-    _check_adopted(registry, request)
+    existing = _adopted(registry, request, context.reaches)
     tenant = _unused(registry, LogicalCluster, lambda: new_logical_cluster_id(context.choose))
     changes: list[Change] = []
-    if request.tenancy is Tenancy.DEDICATED:
+    if existing is not None:
+        physical = existing
+        check_size(request.units, TABLES[physical.capacity])
+        cell = cell_for(registry, physical, request.units, context.loads, context.choose)
+        if request.tenancy is Tenancy.DEDICATED:
+            changes.append(Put(physical.changed(context.now_ms, tenancy=Tenancy.DEDICATED)))
+    elif request.tenancy is Tenancy.DEDICATED:
         if not context.provisions:
             raise ProvisionerMissing(reason="it was started without a provisioner")
         physical = PhysicalCluster(
@@ -149,9 +163,9 @@ def create_cluster(registry: Registry, context: DecisionContext, request: Cluste
         changes.append(Put(physical))
         cell = ""
     else:
-        physical = physical_for(registry, request.zones)
+        physical = physical_for(registry, request.zones, context.reaches)
         check_size(request.units, TABLES[physical.capacity])
-        cell = cell_for(physical, request.units, context.loads, context.choose)
+        cell = cell_for(registry, physical, request.units, context.loads, context.choose)
     cluster = LogicalCluster(
         id=tenant,
         version=1,
@@ -214,15 +228,19 @@ def delete_cluster(
 
 
 def move_cluster(registry: Registry, context: DecisionContext, cluster_id: str, cell: str | None) -> Decision:
-    """To the given cell, or to any other cell with room."""
+    """To the given cell (`cell-2`, or `east/cell-2`), or to any other cell with room."""
     before = registry.cluster(cluster_id)
     _check_quiet(registry, before)
     physical = registry.need(PhysicalCluster, before.cluster)
+    if cell is not None and "/" in cell:
+        target, _, cell = cell.partition("/")
+        _check_move(registry, before, physical, target)
+    require_capability(physical, Capability.REASSIGNMENTS, "moving a tenant")
     if cell is None:
         others = replace(physical, cells=tuple(c for c in physical.cells if c.id != before.cell))
         if not others.cells:
             raise RequestInvalid(where="cell", reason=f"{physical.id} has no cell besides {before.cell}")
-        cell = cell_for(others, before.units, context.loads, context.choose)
+        cell = cell_for(registry, others, before.units, context.loads, context.choose)
     if physical.cell(cell) is None:
         raise EntityMissing(kind="cell", id=cell)
     if cell == before.cell:
@@ -233,6 +251,16 @@ def move_cluster(registry: Registry, context: DecisionContext, cluster_id: str, 
     operation = new_operation(registry, context, "cluster.move", after.id, after.tenant)
     operation = replace(operation, arguments={"from": before.cell, "to": cell})
     return Decision(operation, (Put(after), Put(operation)), after, before)
+
+
+def _check_move(registry: Registry, cluster: LogicalCluster, physical: PhysicalCluster, target: str) -> None:
+    """Raises unless the target is the cluster's own physical cluster, by id or name."""
+    if target in (physical.id, physical.name):
+        return
+    for other in registry.all(PhysicalCluster):
+        if target in (other.id, other.name):
+            raise MoveNeedsLink(id=cluster.id, source=physical.name, target=other.name)
+    raise EntityMissing(kind="physical cluster", id=target)
 
 
 def create_account(
@@ -246,6 +274,9 @@ def create_account(
     cluster = _live(registry, cluster_id)
     _check_name(name, "name")
     _check_grants(grants)
+    if role is not Role.OWNER:
+        physical = registry.need(PhysicalCluster, cluster.cluster)
+        require_capability(physical, Capability.ACLS, "a limited service account")
     accounts = registry.accounts(cluster.id)
     for other in accounts:
         if other.name == name:
@@ -362,6 +393,15 @@ def delete_token(registry: Registry, context: DecisionContext, name: str) -> Dec
 # Shared parts
 
 
+def change_plan(
+    registry: Registry, context: DecisionContext, plan: str, action: str, arguments: Mapping[str, object]
+) -> Decision:
+    """Runs, cancels or paces a plan, which its own topic stores: the operation changes it there."""
+    operation = new_operation(registry, context, action, plan, None)
+    operation = replace(operation, arguments=dict(arguments))
+    return Decision(operation, (Put(operation),), None)
+
+
 def new_operation(
     registry: Registry, context: DecisionContext, action: str, subject: str, tenant: LogicalClusterId | None
 ) -> Operation:
@@ -453,16 +493,22 @@ def _check_version(entity: Entity, expected: int | None) -> None:
         raise VersionConflict(kind=entity.kind, id=entity.id, actual=entity.version, expected=expected)
 
 
-def _check_adopted(registry: Registry, request: ClusterRequest) -> None:
+def _adopted(
+    registry: Registry, request: ClusterRequest, reaches: Callable[[str], bool]
+) -> PhysicalCluster | None:
+    """The registered cluster to use; None if brokers are provisioned, or a shared cluster is chosen."""
     if not request.adopted:
-        return
+        return None
+    if (physical := adopted_cluster(registry, request.adopted, request.tenancy, reaches)) is not None:
+        return physical
     if request.tenancy is not Tenancy.DEDICATED:
-        raise RequestInvalid(where="adopted", reason="only a dedicated cluster can use an adopted one")
+        raise EntityMissing(kind="shared adopted cluster", id=request.adopted)
     for physical in registry.all(PhysicalCluster):
         if physical.adopted == request.adopted:
             raise StateConflict(
                 kind="adopted cluster", id=request.adopted, state="in use", reason=f"{physical.id} uses it"
             )
+    return None
 
 
 def _check_name(name: str, where: str) -> None:

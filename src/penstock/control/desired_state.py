@@ -74,6 +74,8 @@ def tenant_state(registry: Registry, tenant: str) -> TenantState | None:
     physical = registry.get(PhysicalCluster, cluster.cluster)
     if physical is None:
         return None
+    brokers = brokers_of(cluster, physical)
+    states = {b: state for b, state in registry.broker_states(physical.id).items() if b in brokers}
     accounts = [account for account in registry.accounts(cluster.id) if account.ready]
     ready = {account.id for account in accounts}
     return TenantState(
@@ -86,7 +88,9 @@ def tenant_state(registry: Registry, tenant: str) -> TenantState | None:
             for key in registry.keys(cluster.id)
             if key.account in ready
         ),
-        brokers=brokers_of(cluster, physical),
+        brokers=brokers,
+        cordoned=tuple(sorted(broker for broker, state in states.items() if not state.takes_replicas)),
+        demoted=tuple(sorted(broker for broker, state in states.items() if not state.leads)),
         network=cluster.network,
         quota=quota_for(registry, cluster),
         auto_create_topics=cluster.auto_create_topics,

@@ -1,34 +1,40 @@
 """The effects of operation steps outside the registry. Each is idempotent, also across control planes.
 
 A step returns the registry changes of its outcome, which are committed together with its progress, or
-`Pending` if it must be tried again later.
+`Pending` if it must be tried again later. Those that change the brokers of a cluster are in `resize_steps`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.balance.cells import Broker, Cell, CellId, plan_cells
-from penstock.balance.move_execution import move_tenant
-from penstock.balance.move_plan import Target
+from penstock.balance.execute import Executor
+from penstock.balance.tenant_move import Target
 from penstock.control.acls import revoked_acls
 from penstock.control.cluster_placement import brokers_of
 from penstock.control.desired_state import account_access, quota_for, tenant_access
+from penstock.control.interventions import obstacles_to
 from penstock.control.kafka_access import AccessWriter
 from penstock.control.operations import Step, next_step
 from penstock.control.registry import Change, Put, Registry
+from penstock.control.resize_steps import RESIZE_STEPS, ResizeSteps
+from penstock.control.roll_service import Waiting
+from penstock.control.step_outcome import Outcome, Pending, no_changes
 from penstock.kafka.admin import groups, topics
 from penstock.kafka.admin.groups import GroupType
 from penstock.kafka.routing import group_coordinator
 from penstock.model.entities import (
+    Actor,
     ApiKey,
     CellMembers,
     ClusterState,
+    Condition,
+    ConditionKind,
     LogicalCluster,
     Operation,
     PhysicalCluster,
@@ -38,38 +44,31 @@ from penstock.model.entities import (
 from penstock.model.errors import PenstockError
 from penstock.model.errors.control import ProvisionerMissing
 from penstock.model.ids import BrokerId, ServiceAccountId, Zone, kafka_user, tenant_prefix
+from penstock.model.plural import counted
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import Any
 
-    from penstock.balance.move_plan import Progress
+    from penstock.balance.tenant_move import Progress
     from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
+    from penstock.control.plan_service import PlanService
+    from penstock.control.roll_service import RollService
     from penstock.control.state_publisher import StatePublisher
     from penstock.kafka.client import Client
 
     ReportProgress = Callable[[str], Awaitable[None]]
 
-Outcome = Callable[[Registry, int], tuple[Change, ...]]
 TOPICS_BATCH: Final = 50
 GROUP_RETRY_SECONDS: Final = 0.2
 PUBLISHER_RETRY_SECONDS: Final = 1.0
+INTERVENTION_RETRY_SECONDS: Final = 5.0
 PROGRESS_SECONDS: Final = 1.0  # between two progress reports of a move
+_BROKER_CONDITIONS: Final = (
+    ConditionKind.BROKERS_LOST, ConditionKind.BROKERS_UNUSED, ConditionKind.UNUSABLE,
+)  # fmt: skip
 _MISSING: Final = frozenset((Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, Code.GROUP_ID_NOT_FOUND))
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """Not done yet: try again after so many seconds."""
-
-    seconds: float
-    detail: str
-
-
-def no_changes(registry: Registry, now_ms: int) -> tuple[Change, ...]:
-    del registry, now_ms
-    return ()
 
 
 class Effects:
@@ -88,12 +87,17 @@ class Effects:
         self._registry = registry
         self._provisioner = provisioner
         self._prepare = prepare
-        self._access_writers: dict[str, AccessWriter] = {}
+        self._access_writers: dict[str, tuple[ProvidedCluster, AccessWriter]] = {}
         self.released: set[str] = set()  # physical clusters being shut down, or already gone
-        self._moves: dict[str, asyncio.Lock] = {}
+        self._executors: dict[str, Executor] = {}
+        self.plans: PlanService | None = None  # of the leadership term
+        self.resize = ResizeSteps(clusters, registry, provisioner)
+        self.rolls: RollService | None = None  # likewise
 
     async def perform(self, operation: Operation, report: ReportProgress) -> Outcome | Pending:
         step = next_step(operation)
+        if step in RESIZE_STEPS:
+            return await self.resize.perform(step, operation)
         match step:
             case Step.BROKERS:
                 return await self._brokers(operation)
@@ -110,19 +114,43 @@ class Effects:
             case Step.RELEASE:
                 await self._release(operation)
             case Step.COPY:
-                await self._copy(operation, report)
+                return await self._copy(operation, report)
+            case Step.SETTINGS:
+                assert self.rolls is not None
+                await self.rolls.apply_settings(operation.subject)
+            case Step.FEATURES:
+                assert self.rolls is not None
+                await self.rolls.raise_features(operation.subject)
+            case Step.ROLL:
+                assert self.rolls is not None
+                outcome = await self.rolls.round(operation.subject)
+                return Pending(outcome.seconds, outcome.detail) if isinstance(outcome, Waiting) else outcome
+            case Step.PLAN:
+                assert self.plans is not None
+                await self.plans.change(operation)
             case _:
                 raise AssertionError(step)
         return no_changes
 
     def access_writer(self, cluster: str) -> AccessWriter:
-        if cluster not in self._access_writers:
-            client = self._clusters.client(cluster)
-            provided = self._clusters.get(cluster)
-            self._access_writers[cluster] = AccessWriter(
-                client, provided.key, sets_client_quotas=provided.sets_client_quotas
+        """With the cluster's capabilities as last probed."""
+        provided = self._clusters.get(cluster)
+        known = self._access_writers.get(cluster)
+        if known is None or known[0] is not provided:
+            writer = AccessWriter(
+                self._clusters.client(cluster),
+                provided.key,
+                sets_client_quotas=provided.sets_client_quotas,
+                sets_acls=provided.sets_acls,
             )
-        return self._access_writers[cluster]
+            known = self._access_writers[cluster] = (provided, writer)
+        return known[1]
+
+    def executor(self, cluster: str) -> Executor:
+        """Everything that moves on a physical cluster goes through this one, and shares its budget."""
+        if cluster not in self._executors:
+            self._executors[cluster] = Executor(self._clusters.client(cluster))
+        return self._executors[cluster]
 
     def _cluster(self, operation: Operation) -> LogicalCluster:
         assert operation.tenant is not None
@@ -132,9 +160,11 @@ class Effects:
         cluster = self._cluster(operation)
         if cluster.tenancy is not Tenancy.DEDICATED:
             return no_changes
+        physical = self._registry().need(PhysicalCluster, cluster.cluster)
+        if physical.is_shareable:
+            return no_changes
         if self._provisioner is None:
             raise ProvisionerMissing(reason="it was started without a provisioner")
-        physical = self._registry().need(PhysicalCluster, cluster.cluster)
         provided = await self._provisioner.provision(physical, cluster.units)
         self._clusters.add(provided)
         await self._prepare(provided)
@@ -172,14 +202,19 @@ class Effects:
         return no_changes
 
     async def _state(self, operation: Operation) -> Outcome | Pending:
-        assert operation.tenant is not None
-        cluster = self._registry().get(LogicalCluster, operation.tenant)
-        if cluster is None:
+        registry = self._registry()
+        if operation.tenant is not None:
+            cluster = registry.get(LogicalCluster, operation.tenant)
+            affected = [] if cluster is None else [cluster]
+        else:  # a broker's state
+            physical = operation.subject.partition("/")[0]
+            affected = [one for one in registry.all(LogicalCluster) if one.cluster == physical]
+        if not affected:
             return no_changes
-        publisher = self._publishers.get(cluster.cluster)
+        publisher = self._publishers.get(affected[0].cluster)
         if publisher is None:  # its gateways must learn of the change before the operation is done
-            return Pending(PUBLISHER_RETRY_SECONDS, f"{cluster.cluster} cannot be reached")
-        await publisher.publish(operation.tenant)
+            return Pending(PUBLISHER_RETRY_SECONDS, f"{affected[0].cluster} cannot be reached")
+        await asyncio.gather(*(publisher.publish(one.id) for one in affected))
         return no_changes
 
     def _grace(self, operation: Operation) -> Outcome | Pending:
@@ -226,20 +261,27 @@ class Effects:
     async def _release(self, operation: Operation) -> None:
         cluster = self._cluster(operation)
         physical = self._registry().get(PhysicalCluster, cluster.cluster)
-        if cluster.tenancy is Tenancy.DEDICATED and physical is not None:
+        if cluster.tenancy is Tenancy.DEDICATED and physical is not None and not physical.is_shareable:
             self.released.add(physical.id)
             await self._clusters.drop(physical.id)
             self._access_writers.pop(physical.id, None)
+            self._executors.pop(physical.id, None)
             if self._provisioner is not None:
                 await self._provisioner.release(physical)
 
-    async def _copy(self, operation: Operation, report: ReportProgress) -> None:
-        """One move at a time on a physical cluster: two would remove each other's throttles."""
+    async def _copy(self, operation: Operation, report: ReportProgress) -> Outcome | Pending:
         cluster = self._cluster(operation)
+        now_ms = int(time.time() * 1000)
+        if waits := obstacles_to(self._registry(), cluster.cluster, Actor.BALANCE, now_ms):
+            return Pending(INTERVENTION_RETRY_SECONDS, "; ".join(waits))
         physical = self._registry().need(PhysicalCluster, cluster.cluster)
         inside = brokers_of(replace(cluster, moving_from=""), physical)
+        states = self._registry().broker_states(physical.id)
+        closed = {broker for broker, state in states.items() if not state.takes_replicas}
         target = Target(
-            cluster.tenant, tuple(Broker(b.id, b.zone) for b in physical.brokers if b.id in inside)
+            cluster.tenant,
+            tuple(Broker(b.id, b.zone) for b in physical.brokers if b.id in {*inside} - closed),
+            demoted=frozenset(broker for broker, state in states.items() if not state.leads),
         )
         details: list[str] = []
 
@@ -248,32 +290,78 @@ class Effects:
                 f"{now.partitions_done} of {now.partitions} partitions, {now.ratio:.0%} of the data"
             )
 
-        async with self._moves.setdefault(physical.id, asyncio.Lock()):
-            client = self._clusters.client(cluster.cluster)
-            moving = asyncio.create_task(move_tenant(client, target, report=on_progress))
-            try:
-                while not moving.done():
-                    await asyncio.wait({moving}, timeout=PROGRESS_SECONDS)
-                    if details:
-                        await report(details[-1])
-                        details.clear()
-                moving.result()
-            finally:
-                moving.cancel()
-                await asyncio.gather(moving, return_exceptions=True)
+        executor = self.executor(cluster.cluster)
+        moving = asyncio.create_task(executor.move_tenant(target, report=on_progress))
+        try:
+            while not moving.done():
+                await asyncio.wait({moving}, timeout=PROGRESS_SECONDS)
+                if details:
+                    await report(details[-1])
+                    details.clear()
+            moving.result()
+        finally:
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
+        return no_changes
 
 
 def registered(before: PhysicalCluster, provided: ProvidedCluster, now_ms: int) -> PhysicalCluster:
-    """The entity of a physical cluster, updated from its provider."""
+    """The entity of a physical cluster, updated from its provider.
+
+    A broker that an adopted cluster does not list may only be down: it stays, and so do the cells.
+    """
+    present = {broker.id for broker in provided.brokers}
+    selection = provided.selection
+    lost = [
+        broker
+        for broker in before.brokers
+        if broker.id not in present and selection is not None and selection.includes(broker)
+    ]
+    everything = replace(
+        provided, brokers=tuple(sorted((*provided.brokers, *lost), key=lambda broker: broker.id))
+    )
+    cells = cells_after(before.cells, everything)
+    placed = {broker for cell in cells for broker in cell.brokers}
+    unused = [broker.id for broker in everything.brokers if broker.id not in placed]
     return before.changed(
         now_ms,
         provider=provided.provider,
         kafka_id=provided.kafka_id,
-        brokers=provided.brokers,
-        cells=cells_after(before.cells, provided),
+        brokers=everything.brokers,
+        cells=cells,
         bootstrap=provided.tenants_bootstrap,
         state=ClusterState.READY,
+        capacity=provided.capacity,
+        missing=provided.missing,
+        conditions=_broker_conditions(before, [broker.id for broker in lost], unused, now_ms),
     )
+
+
+def _broker_conditions(
+    before: PhysicalCluster, lost: Sequence[int], unused: Sequence[int], now_ms: int
+) -> tuple[Condition, ...]:
+    """The conditions that follow from the list of brokers, and those of other kinds."""
+    kept = [c for c in before.conditions if c.kind not in _BROKER_CONDITIONS]
+    for kind, brokers, detail, remedy in (
+        (
+            ConditionKind.BROKERS_LOST,
+            lost,
+            "the cluster does not list",
+            "start them, or leave them out of `brokers` of that cluster",
+        ),
+        (
+            ConditionKind.BROKERS_UNUSED,
+            unused,
+            "in no cell:",
+            "add brokers until they fill a cell, evenly over the zones, or change `cell_brokers`",
+        ),
+    ):
+        if brokers:
+            text = f"{detail} {counted(len(brokers), 'broker')}: {', '.join(map(str, brokers))}"
+            known = before.condition(kind)
+            since = known.since_ms if known is not None and known.detail == text else now_ms
+            kept.append(Condition(kind, since, text, remedy, brokers=len(brokers)))
+    return tuple(kept)
 
 
 def _without_revoked(account: ServiceAccount, registry: Registry, now_ms: int) -> tuple[Change, ...]:
@@ -291,6 +379,8 @@ def cells_after(before: Sequence[CellMembers], provided: ProvidedCluster) -> tup
     Brokers that do not fill a whole cell, evenly over the zones, wait for others.
     """
     present = {broker.id for broker in provided.brokers}
+    if len(before) == 1 and provided.selection is not None and provided.selection.one_cell:
+        return (CellMembers(before[0].id, tuple(sorted(present))),)
     if not before or any(broker not in present for cell in before for broker in cell.brokers):
         return provided.cells
     zones: dict[Zone, list[BrokerId]] = {}

@@ -36,10 +36,13 @@ TENANT_NAME: Final = re.compile(f"(lkc-{_TAIL})_")
 class AccessWriter:
     """Grants and revokes tenants' access on one physical cluster. Every call is idempotent."""
 
-    def __init__(self, client: Client, key: PlatformKey, *, sets_client_quotas: bool = True) -> None:
+    def __init__(
+        self, client: Client, key: PlatformKey, *, sets_client_quotas: bool = True, sets_acls: bool = True
+    ) -> None:
         self._client = client
         self._key = key
         self._sets_client_quotas = sets_client_quotas
+        self._sets_acls = sets_acls  # false on brokers without an authorizer
         self._grant = BatchedCall[KafkaAccess](self._grant_all)
         self._revoke = BatchedCall[str](self._revoke_all)
 
@@ -62,7 +65,7 @@ class AccessWriter:
 
     async def delete_acls(self, entries: Sequence[AclEntry]) -> None:
         filters = [acls.exactly(acl_of(entry)) for entry in entries]
-        if filters:
+        if filters and self._sets_acls:
             results_or_raise(await acls.delete(self._client, filters))
 
     async def _grant_all(self, many: Sequence[KafkaAccess]) -> None:
@@ -74,7 +77,9 @@ class AccessWriter:
             for user, generation in combined.users.items()
         ]
         results_or_raise(await users.alter(self._client, upsert=credentials))
-        results_or_raise(await acls.create(self._client, [acl_of(entry) for entry in sorted(combined.acls)]))
+        if self._sets_acls:
+            entries = [acl_of(entry) for entry in sorted(combined.acls)]
+            results_or_raise(await acls.create(self._client, entries))
         if self._sets_client_quotas:
             client_quotas = {
                 quotas.entity(user=user): dict(values) for user, values in combined.client_quotas.items()
@@ -82,8 +87,9 @@ class AccessWriter:
             results_or_raise(await quotas.alter(self._client, client_quotas))
 
     async def _revoke_all(self, removed: Sequence[str]) -> None:
-        filters = [AclFilter(principal=USER + user) for user in removed]
-        results_or_raise(await acls.delete(self._client, filters))
+        if self._sets_acls:
+            filters = [AclFilter(principal=USER + user) for user in removed]
+            results_or_raise(await acls.delete(self._client, filters))
         if self._sets_client_quotas:
             nothing: dict[str, float | None] = dict.fromkeys(CLIENT_QUOTAS)
             unlimited = {quotas.entity(user=user): nothing for user in removed}
@@ -102,11 +108,13 @@ async def read_acls(client: Client, user: str) -> frozenset[AclEntry]:
     return frozenset(map(acl_entry, await acls.describe(client, AclFilter(principal=USER + user))))
 
 
-async def read_access(client: Client, *, sets_client_quotas: bool = True) -> KafkaAccess:
-    """The access of all tenants' users; without client quotas if the platform may not set them."""
+async def read_access(
+    client: Client, *, sets_client_quotas: bool = True, sets_acls: bool = True
+) -> KafkaAccess:
+    """The access of all tenants' users; without what the platform cannot set on this cluster."""
     tenant_users = {user: 0 for user in await users.describe(client) if TENANT_USER.fullmatch(user)}
     entries = set()
-    for acl in await acls.describe(client):
+    for acl in await acls.describe(client) if sets_acls else ():
         user = acl.principal.removeprefix(USER)
         if TENANT_USER.fullmatch(user) or TENANT_NAME.match(acl.resource_name):
             entries.add(acl_entry(acl))

@@ -18,26 +18,32 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from penstock.control import operations
+from penstock.control import operations, resizing
 from penstock.control.decisions import Decision
-from penstock.control.effects import Effects, Pending
+from penstock.control.effects import Effects
+from penstock.control.interventions import obstacles_to
+from penstock.control.plan_service import PlanService
+from penstock.control.plan_store import PlanWriter
 from penstock.control.registry import Put, Registry
+from penstock.control.roll_service import RollService, RollSupport
 from penstock.control.state_publisher import StatePublisher
+from penstock.control.step_outcome import Pending
 from penstock.kafka.partition_log import ProducerRecord, TransactionalProducer, bounds
 from penstock.model import fault_points
-from penstock.model.entities import Entity, Operation
+from penstock.model.entities import Actor, Entity, Operation
 from penstock.model.errors import PenstockError
 from penstock.model.errors.control import NotActive, StepDefect
 from penstock.model.events import AuditEvent
 from penstock.model.events import Outcome as Audited
-from penstock.model.ids import PhysicalClusterId
+from penstock.model.ids import BrokerId, PhysicalClusterId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from penstock.control.home import Home
     from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
+    from penstock.control.plan_store import PlanStore
     from penstock.control.registry import Change
-    from penstock.control.service import Home
     from penstock.kafka.compacted_topic import CompactedTopicReader
 
 TRANSACTIONAL_ID: Final = "_penstock.control"
@@ -68,6 +74,8 @@ class LeadershipTerm:
         registry: Callable[[], Registry],
         provisioner: Provisioner | None,
         is_owner: Callable[[], bool],
+        plans: PlanStore,
+        rolls: RollSupport | None = None,
     ) -> None:
         self._home = home
         self._clusters = clusters
@@ -82,6 +90,7 @@ class LeadershipTerm:
         self._ended = False
         self._wake = asyncio.Event()
         self.publishers: dict[str, StatePublisher] = {}
+        self._publishing: dict[str, asyncio.Task[None]] = {}
         self._running: set[str] = set()
         self._operation_slots = asyncio.Semaphore(OPERATIONS_MAX)
         self._locks: dict[str, asyncio.Lock] = {}
@@ -90,6 +99,14 @@ class LeadershipTerm:
         self._group: asyncio.TaskGroup | None = None
         self.ready = asyncio.Event()
         self.effects = Effects(clusters, self.publishers, registry, provisioner, self.add_cluster)
+        writer = PlanWriter(clusters.client(home.cluster), plans)
+        self.plans = PlanService(
+            plans, writer, clusters, self.effects.executor, is_owner, self._may_lead, self._obstacle_to_plans
+        )
+        self.effects.plans = self.effects.resize.plans = self.plans
+        self.rolls = self.effects.rolls = RollService(
+            clusters, registry, self.propose, self.effects.executor, rolls or RollSupport()
+        )
 
     async def run(self) -> None:
         """Runs until cancelled, fenced, or failed by Kafka."""
@@ -107,12 +124,14 @@ class LeadershipTerm:
                     self._start_publisher(provided.id)
                 group.create_task(self._run_operations())
                 group.create_task(self._expire_operations())
+                group.create_task(self.plans.run())
                 self.ready.set()
         finally:
             self._ended = True  # nothing reads proposals any more
             self.ready.clear()
             self._reject(self._proposals)
             self._proposals.clear()
+            await self.rolls.close()
 
     def registry_changed(self, tenants: set[str]) -> None:
         """The follower has applied records about these tenants."""
@@ -211,7 +230,9 @@ class LeadershipTerm:
     async def _run_operation(self, operation_id: str) -> None:
         """Runs one operation to its end. Operations of one tenant never run concurrently."""
         first = self._registry().need(Operation, operation_id)
-        lock = self._locks.setdefault(first.tenant or "", asyncio.Lock())
+        # A growth takes long, and must not delay what concerns no tenant either.
+        alone = first.subject if first.action in resizing.ACTIONS else ""
+        lock = self._locks.setdefault(first.tenant or alone, asyncio.Lock())
         fault_points.reach(INTENT)
         try:
             while True:
@@ -250,7 +271,7 @@ class LeadershipTerm:
         except Exception as failed:  # noqa: BLE001 - belongs to this operation, not to the term
             error = _as_error(failed, operation)
             log.warning("step failed", operation=operation.id, step=operation.step, error=str(error))
-            await self._change(operation.id, lambda r, o, now: [operations.failed(o, error, now)])
+            await self._change(operation.id, lambda r, o, now: _failure(o, error, now))
             return operations.BACKOFF.seconds(operation.attempts + 1)
         return 0.0
 
@@ -274,6 +295,14 @@ class LeadershipTerm:
             await self.propose(decide)
             await asyncio.sleep(EXPIRE_SECONDS)
 
+    def _may_lead(self, cluster: str, broker: int) -> bool:
+        state = self._registry().broker_states(cluster).get(BrokerId(broker))
+        return state is None or state.leads
+
+    def _obstacle_to_plans(self, cluster: str) -> str:
+        now_ms = int(time.time() * 1000)
+        return "; ".join(obstacles_to(self._registry(), cluster, Actor.BALANCE, now_ms))
+
     # Clusters
 
     def _start_publisher(self, cluster: str) -> None:
@@ -282,7 +311,7 @@ class LeadershipTerm:
             return
         client = self._clusters.client(cluster)
         publisher = self.publishers[cluster] = StatePublisher(client, cluster, self._registry, self.is_owner)
-        self._group.create_task(self._run_publisher(publisher))
+        self._publishing[cluster] = self._group.create_task(self._run_publisher(publisher))
 
     async def _run_publisher(self, publisher: StatePublisher) -> None:
         """An unreachable cluster delays only its own tenants; the home cluster ends the term."""
@@ -300,6 +329,18 @@ class LeadershipTerm:
     async def add_cluster(self, provided: ProvidedCluster) -> None:
         await self._home.prepare(self._clusters.client(provided.id), provided)
         self._start_publisher(provided.id)
+
+    def remove_cluster(self, cluster: str) -> None:
+        """Publishes nothing to it any more."""
+        self.publishers.pop(cluster, None)
+        if (publishing := self._publishing.pop(cluster, None)) is not None:
+            publishing.cancel()
+
+
+def _failure(operation: Operation, error: PenstockError, now_ms: int) -> tuple[Change, ...]:
+    change = operations.failed(operation, error, now_ms)
+    assert isinstance(change.entity, Operation)
+    return (change, *resizing.after_failure(change.entity, now_ms))
 
 
 def _as_error(failed: Exception, operation: Operation) -> PenstockError:

@@ -18,6 +18,7 @@ from penstock.model.backoff import Backoff
 from penstock.model.entities import (
     ApiKey,
     ClusterState,
+    Intervention,
     LogicalCluster,
     Operation,
     OperationState,
@@ -48,8 +49,23 @@ class Step(StrEnum):
     RELEASE = "release"  # a dedicated physical cluster is released
     GRACE = "grace"  # both keys of a rotation are valid
     COPY = "copy"  # partitions move to the new cell
+    SETTINGS = "settings"  # dynamic properties of brokers are as the fleet file has them
+    ROLL = "roll"  # every node of the roll was restarted
+    FEATURES = "features"  # the cluster's feature levels are raised
+    PLAN = "plan"  # the plan's new state is stored, and the active control plane acts on it
+    START = "start"  # new brokers run, and are in the cluster
+    FILL = "fill"  # new brokers carry their share
+    CORDON = "cordon"  # Kafka itself places nothing on brokers that leave
+    UNCORDON = "uncordon"  # brokers that were to leave stay
+    EMPTY = "empty"  # brokers that leave hold nothing
+    STOP = "stop"  # they have stopped
+    UNREGISTER = "unregister"  # Kafka does not know them any more
+    FORGET = "forget"  # nor do the fleet file, the gateways and the registry
 
 
+SHRINK_STEPS: Final = (
+    Step.STATE, Step.CORDON, Step.EMPTY, Step.STOP, Step.UNREGISTER, Step.FORGET, Step.STATE,
+)  # fmt: skip
 STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
     "cluster.create": (Step.BROKERS, Step.ACCESS, Step.SETTLE, Step.STATE),
     "cluster.update": (Step.ACCESS, Step.STATE),
@@ -63,8 +79,35 @@ STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
     "key.revoke": (Step.STATE,),
     "token.create": (),
     "token.delete": (),
+    "broker.set": (Step.STATE,),
+    "broker.clear": (Step.STATE,),
+    "health.act": (),
+    "health.note": (),
+    "health.release": (),
+    "health.set": (),
+    "health.hold": (),
+    "health.unhold": (),
+    "incident.change": (),
+    "fleet.fill": (Step.FILL, Step.STATE),
+    "fleet.grow": (Step.START, Step.STATE, Step.FILL, Step.STATE),
+    "fleet.keep": (Step.UNCORDON, Step.STATE),
+    "fleet.shrink": SHRINK_STEPS,
+    "fleet.finalize": (Step.FEATURES,),
+    "fleet.roll": (Step.SETTINGS, Step.ROLL),
+    "fleet.roll-abort": (),
+    "fleet.roll-back": (),
+    "fleet.roll-pause": (),
+    "fleet.roll-resume": (),
+    "intervention.open": (),
+    "intervention.close": (),
     "physical.condition": (),
+    "physical.load-profile": (),
+    "physical.balance": (),
+    "physical.sizing": (),
     "physical.register": (),
+    "plan.cancel": (Step.PLAN,),
+    "plan.pace": (Step.PLAN,),
+    "plan.run": (Step.PLAN,),
     "registry.import": (),
 }
 
@@ -126,17 +169,21 @@ def settled(registry: Registry, operation: Operation, now_ms: int) -> tuple[Chan
             old = registry.get(ApiKey, str(operation.arguments["replaces"]))
             return () if old is None else (Drop(old),)
         case "cluster.delete":
-            return _cluster_removal(registry, operation.subject)
+            return _cluster_removal(registry, operation.subject, now_ms)
         case _:
             raise AssertionError(operation.action)
 
 
-def _cluster_removal(registry: Registry, subject: str) -> tuple[Change, ...]:
+def _cluster_removal(registry: Registry, subject: str, now_ms: int) -> tuple[Change, ...]:
     cluster = registry.need(LogicalCluster, subject)
     removed: list[Entity] = [*registry.keys(cluster.id), *registry.accounts(cluster.id), cluster]
     physical = registry.get(PhysicalCluster, cluster.cluster)
     if cluster.tenancy is Tenancy.DEDICATED and physical is not None:
-        removed.append(physical)
+        if physical.is_shareable:
+            return (*map(Drop, removed), Put(physical.changed(now_ms, tenancy=Tenancy.SHARED)))
+        intervention = registry.get(Intervention, physical.id)
+        removed += [] if intervention is None else [intervention]
+        removed += [*registry.broker_states(physical.id).values(), physical]
     return tuple(map(Drop, removed))
 
 

@@ -13,20 +13,27 @@ import structlog
 import uvicorn
 
 from penstock.atomic_files import write_atomically
+from penstock.certificate_reload import ServerCertificate
 from penstock.control.api.app import make_api
-from penstock.control.certificate_reload import ServerCertificate
+from penstock.control.home import Home
+from penstock.control.metrics import ControlMetrics, why_not_ready
+from penstock.control.notification import Notifier
 from penstock.control.physical.addresses import TOKEN_FILE
 from penstock.control.physical.cluster_access import Clusters
-from penstock.control.physical.configured import provide, require_same
+from penstock.control.physical.configured import provide, require_same, require_unclaimed
 from penstock.control.physical.local import fleet_clusters
+from penstock.control.physical.local_nodes import LocalNodes
 from penstock.control.physical.provider import Provisioners
-from penstock.control.service import CellWatch, ControlPlane, Home, Role
+from penstock.control.service import CellWatch, ControlPlane, Role
 from penstock.control.settings import check_listener
+from penstock.control.sizing import SizingFiles
 from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory
+from penstock.metrics_server import metrics_at, on_loop, page_of
 from penstock.model import fault_points
 from penstock.model.api_keys import hashed
 from penstock.model.backoff import Backoff
 from penstock.model.errors import PenstockError, UnavailableError
+from penstock.model.errors.fleet import ClusterReplaced, RightsMissing
 from penstock.model.errors.gateway import ListenFailed
 from penstock.model.errors.settings import SettingInvalid
 from penstock.stop_signals import stop_event
@@ -34,9 +41,11 @@ from penstock.stop_signals import stop_event
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.certificate_reload import ServerTls
     from penstock.control.physical.cluster_access import ProvidedCluster
-    from penstock.control.settings import ControlSettings, ServerTls
+    from penstock.control.settings import ConfiguredCluster, ControlSettings
     from penstock.fleet.layout import Layout
+    from penstock.fleet.passwords import PlatformKey
 
 TOKEN_BYTES: Final = 32
 BACKLOG: Final = 1024
@@ -57,6 +66,7 @@ class ControlOptions:
     until_stdin_ends: bool = False
     relieves: bool = True  # whether full cells are relieved automatically
     allow_plaintext: bool = False
+    metrics: str | None = None  # host:port of its management address
 
 
 async def run_control(options: ControlOptions, *, report: Callable[[str], None]) -> None:
@@ -68,16 +78,21 @@ async def run_control(options: ControlOptions, *, report: Callable[[str], None])
     provided_clusters = fleet_clusters(options.layout, cell_brokers=options.cell_brokers)
     root = hashed(root_token(options.layout))
     clusters = Clusters(provided_clusters)
-    provisioner = Provisioners(options.layout)
+    provisioner = Provisioners(options.layout, cell_brokers=options.cell_brokers)
     plane = ControlPlane(
         Home(provided_clusters[0].id, server.url, provided_clusters, root),
         clusters,
         provisioner=provisioner,
         session_seconds=options.session_seconds,
         watch=CellWatch(relieves=options.relieves),
+        nodes=LocalNodes(options.layout),
+        sizing_files=SizingFiles(options.layout.home / "sizing"),
+        layout=options.layout,
     )
     try:
-        await server.serve(plane, stop, report=report)
+        with _managed(options.metrics, stop, report) as metrics:
+            metrics.plane = plane
+            await server.serve(plane, stop, report=report)
     finally:
         await provisioner.close()
         await clusters.close()
@@ -93,25 +108,43 @@ async def run_configured_control(
     server = Server.bind(settings.listen, settings.tls, settings.advertised)
     clusters = Clusters(())
     try:
-        home = await _reach_home(settings, stop, report)
-        if home is None:
-            return
-        clusters.add(home)
-        plane = ControlPlane(
-            Home(home.id, server.url, (home,), hashed(settings.token), settings=settings.digests()),
-            clusters,
-            session_seconds=settings.session_seconds,
-            watch=CellWatch(relieves=settings.relieves),
-        )
-        async with asyncio.TaskGroup() as group:
-            reaching = group.create_task(_reach_clusters(plane, settings))
-            try:
-                await server.serve(plane, stop, report=report)
-            finally:
-                reaching.cancel()
+        with _managed(settings.metrics, stop, report) as metrics:
+            home = await _reach_home(settings, stop, report)
+            if home is None:
+                return
+            clusters.add(home)
+            plane = metrics.plane = ControlPlane(
+                Home(home.id, server.url, (home,), hashed(settings.token), settings=settings.digests()),
+                clusters,
+                session_seconds=settings.session_seconds,
+                watch=CellWatch(relieves=settings.relieves),
+                notifier=Notifier(settings.notify),
+            )
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(watch_clusters(plane, settings))
+                try:
+                    await server.serve(plane, stop, report=report)
+                finally:
+                    watching.cancel()
     finally:
         await clusters.close()
         server.close()
+
+
+@contextlib.contextmanager
+def _managed(
+    address: str | None, stop: asyncio.Event, report: Callable[[str], None]
+) -> Iterator[ControlMetrics]:
+    """Serves the management address: from before the home is reached until the control plane has stopped."""
+    metrics, loop = ControlMetrics(), asyncio.get_running_loop()
+
+    def not_ready() -> str:
+        return "it is stopping" if stop.is_set() else why_not_ready(metrics.plane)
+
+    with metrics_at(address, on_loop(loop, page_of(metrics)), not_ready=not_ready, loop=loop) as url:
+        if url:
+            report(f"metrics on {url}")
+        yield metrics
 
 
 async def _reach_home(
@@ -137,21 +170,41 @@ async def _reach_home(
     return None
 
 
-async def _reach_clusters(plane: ControlPlane, settings: ControlSettings) -> None:
-    """Adds each further cluster once it is reachable; one that fails delays no other."""
-    missing = list(settings.clusters)
-    while missing:
-        if plane.role is not Role.STARTING:
-            for cluster in tuple(missing):
-                try:
-                    provided = await provide(cluster, settings.platform_key)
-                    require_same(plane.registry, plane.clusters.known, provided)
-                    await plane.add_cluster(provided)
-                    missing.remove(cluster)
-                except PenstockError as failure:
-                    name, remedy = cluster.name, failure.advice
-                    log.warning("cluster not reached", cluster=name, error=str(failure), remedy=remedy)
-        await asyncio.sleep(REACH_SECONDS if plane.role is not Role.STARTING else START_POLL_SECONDS)
+async def watch_clusters(plane: ControlPlane, settings: ControlSettings) -> None:
+    """Adds each cluster once it is reachable, and follows what it allows; one that fails delays no other."""
+    while True:
+        complete = plane.role is not Role.STARTING
+        if complete:
+            for cluster in (settings.home, *settings.clusters):
+                complete &= await _probe_cluster(plane, cluster, settings.platform_key)
+        pause = settings.probe_seconds if complete else min(REACH_SECONDS, settings.probe_seconds)
+        await asyncio.sleep(pause if plane.role is not Role.STARTING else START_POLL_SECONDS)
+
+
+async def _probe_cluster(plane: ControlPlane, cluster: ConfiguredCluster, key: PlatformKey) -> bool:
+    """Whether it could be probed; changes take effect at once."""
+    try:
+        provided = await provide(cluster, key)
+        require_same(plane.registry, plane.clusters.known, provided)
+        await require_unclaimed(plane.registry, provided)
+        if not plane.has_current(provided):
+            await plane.add_cluster(provided)
+            for each in provided.missing:
+                log.warning(
+                    "capability missing",
+                    cluster=cluster.name,
+                    capability=each.capability,
+                    feature=each.needed_for,
+                    error=each.reason,
+                )
+    except PenstockError as failure:
+        name, remedy = cluster.name, failure.advice
+        log.warning("cluster not reached", cluster=name, error=str(failure), remedy=remedy)
+        if isinstance(failure, ClusterReplaced | RightsMissing):
+            with contextlib.suppress(PenstockError):
+                await plane.report_unusable(name, failure, replaced=isinstance(failure, ClusterReplaced))
+        return False
+    return True
 
 
 class Server:
@@ -175,6 +228,7 @@ class Server:
         config = uvicorn.Config(
             make_api(plane),
             log_level="warning",
+            log_config=None,  # its lines go to the log of this process
             lifespan="off",
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             backlog=BACKLOG,

@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 from bisect import bisect_right, insort
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from penstock.model.entities import (
     ENTITIES,
     ApiKey,
+    BrokerState,
     Entity,
     LogicalCluster,
     Operation,
     OperatorToken,
+    PhysicalCluster,
     ServiceAccount,
+    broker_state_id,
 )
 from penstock.model.errors.control import EntityMissing, ImportRefused, VersionConflict
 from penstock.model.events import RegistryRecord, entity_of, registry_key
@@ -27,7 +31,7 @@ from penstock.model.events import RegistryRecord, entity_of, registry_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.model.ids import LogicalClusterId
+    from penstock.model.ids import BrokerId, LogicalClusterId
 
 EXPORT_FORMAT: Final = "penstock-registry/1"
 NOT_EXPORTED: Final = frozenset({"active-control-plane"})  # valid for one run only
@@ -156,6 +160,12 @@ class Registry:
         ids = self._of_tenant.get((ApiKey.kind, tenant), ())
         return [self.need(ApiKey, entity_id) for entity_id in sorted(ids)]
 
+    def broker_states(self, physical: str) -> dict[BrokerId, BrokerState]:
+        """The states of a physical cluster's brokers; those without one are normal."""
+        prefix = broker_state_id(physical, 0)[:-1]
+        states = takewhile(lambda state: state.id.startswith(prefix), self.after(BrokerState, prefix))
+        return {state.broker: state for state in states}
+
     def running(self) -> list[Operation]:
         """Operations that have not ended, oldest first."""
         operations = [self.need(Operation, entity_id) for entity_id in self._running]
@@ -254,3 +264,21 @@ def read_export(text: str) -> list[RegistryRecord]:
     if len(lines) != count:
         raise ImportRefused(reason=f"it has {len(lines)} records, but its header declares {count}")
     return [RegistryRecord.from_bytes(line.encode()) for line in lines]
+
+
+def tenants_of(key: bytes, value: bytes | None, registry: Registry) -> set[str]:
+    """The tenants whose state a record may change."""
+    kind, entity_id = entity_of(key)
+    if kind == LogicalCluster.kind:
+        return {entity_id}
+    if kind == PhysicalCluster.kind:
+        return {c.id for c in registry.all(LogicalCluster) if c.cluster == entity_id}
+    if kind == BrokerState.kind:
+        physical = entity_id.partition("/")[0]
+        return {c.id for c in registry.all(LogicalCluster) if c.cluster == physical}
+    if kind not in (ServiceAccount.kind, ApiKey.kind):
+        return set()
+    if value is not None:
+        return {str(RegistryRecord.from_bytes(value).body["tenant"])}
+    deleted = registry.get(ServiceAccount, entity_id) or registry.get(ApiKey, entity_id)
+    return set() if deleted is None else {str(deleted.tenant)}

@@ -20,7 +20,7 @@ from penstock.balance.cell_relief import PACE, ClusterSnapshot, RecentMove, Reli
 from penstock.balance.cells import Cell, CellId, LoadedCell, NewCell, TenantLoad
 from penstock.control import decisions
 from penstock.control.capacity_units import TABLES
-from penstock.control.cluster_placement import load_key
+from penstock.control.cluster_placement import load_key, takes_tenants
 from penstock.control.decisions import Decision, new_operation
 from penstock.control.registry import Put
 from penstock.model.entities import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.balance.cell_relief import Pace
     from penstock.control.decisions import DecisionContext
-    from penstock.control.observation import LoadAverages
+    from penstock.control.load_observation import Observation
     from penstock.control.physical.cluster_access import Provisioner
     from penstock.control.registry import Registry
     from penstock.model.entities import Entity
@@ -73,12 +73,12 @@ class CellReliefService:
         """Another control plane is active, and counts for itself."""
         self._rounds.clear()
 
-    async def run_round(self, registry: Registry, cluster: str, averages: LoadAverages) -> None:
+    async def run_round(self, registry: Registry, cluster: str, observed: Observation) -> None:
         """One round for one physical cluster. What fails is decided again in the next round."""
         physical = registry.get(PhysicalCluster, cluster)
         if physical is None or physical.tenancy is not Tenancy.SHARED:
             return
-        snapshot = cluster_snapshot(registry, physical, averages)
+        snapshot = cluster_snapshot(registry, physical, observed)
         if snapshot is None:
             return
         before = self._rounds.get(cluster) or ReliefDecision(new_cell=_requested_cell(physical))
@@ -110,15 +110,21 @@ class CellReliefService:
 
 
 def cluster_snapshot(
-    registry: Registry, physical: PhysicalCluster, averages: LoadAverages
+    registry: Registry, physical: PhysicalCluster, observed: Observation
 ) -> ClusterSnapshot | None:
     """None if a cell has no measurement: assuming it full or idle would both be wrong."""
     keys = {cell.id: load_key(physical.id, cell.id) for cell in physical.cells}
-    if not keys or any(key not in averages.cells for key in keys.values()):
+    if not keys or any(key not in observed.cells for key in keys.values()):
         return None
     units_max = TABLES[physical.capacity].units_max
+    states = registry.broker_states(physical.id)
     cells = [
-        LoadedCell(Cell(CellId(cell.id), cell.brokers), averages.cells[keys[cell.id]], units_max)
+        LoadedCell(
+            Cell(CellId(cell.id), cell.brokers),
+            observed.cells[keys[cell.id]],
+            units_max,
+            takes_tenants(cell, states),
+        )
         for cell in physical.cells
     ]
     tenants: dict[CellId, list[TenantLoad]] = {}
@@ -127,7 +133,7 @@ def cluster_snapshot(
     for cluster in registry.all(LogicalCluster):
         if cluster.cluster != physical.id or cluster.cell not in keys:
             continue
-        load = averages.tenants.get(keys[cluster.cell], {}).get(cluster.tenant)
+        load = observed.tenants.get(keys[cluster.cell], {}).get(cluster.tenant)
         if load is not None:
             tenant = TenantLoad(cluster.tenant, cluster.units, load)
             tenants.setdefault(CellId(cluster.cell), []).append(tenant)

@@ -10,26 +10,51 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from penstock.balance.broker_load import Profile
 from penstock.balance.cell_relief import PACE
+from penstock.balance.cluster_observation import observe
 from penstock.control.acls import account_acls
+from penstock.control.audit_log import read_audit
+from penstock.control.balancing import Balancing, health_of_clusters
 from penstock.control.capacity_units import TABLES
-from penstock.control.checker import DeclaredState, Difference, declared_state, differences, undeclared_acls
+from penstock.control.checker import (
+    DeclaredState,
+    Difference,
+    declared_state,
+    differences,
+    known_tenants_only,
+    undeclared_acls,
+)
 from penstock.control.cluster_placement import load_key
 from penstock.control.decisions import Decision, DecisionContext, decided_before
-from penstock.control.effects import registered
+from penstock.control.gateway_calls import GatewayCalls
+from penstock.control.gateway_directory import GatewayDirectory
+from penstock.control.health_service import HealthService
 from penstock.control.kafka_access import TENANT_USER, read_acls
 from penstock.control.leadership import LeadershipTerm
-from penstock.control.observation import LoadAverages, MetricsObserver, read_actual_state
-from penstock.control.registry import Change, Put, Registry
+from penstock.control.load_history import publish, read_recent
+from penstock.control.load_hours import HourHistory
+from penstock.control.load_observation import MetricsObserver, log_unknown
+from penstock.control.mitigating import Mitigating
+from penstock.control.notification import Notifier
+from penstock.control.observation import read_actual_state
+from penstock.control.plan_store import PlanStore
+from penstock.control.planning import PlanMaker, reader
+from penstock.control.registration import gains_access, unusable
+from penstock.control.registry import Registry, tenants_of
 from penstock.control.relief_service import CellReliefService
+from penstock.control.resizer import Resizer
+from penstock.control.roll_planning import RollPlanner
+from penstock.control.roll_service import RollSupport
+from penstock.control.sizing import Sizing, SizingFiles
 from penstock.control.state_publisher import COMPACTED
-from penstock.gateway.process.tenant_source import provision_gateways
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic
 from penstock.kafka.compacted_topic import CompactedTopicReader
@@ -37,53 +62,47 @@ from penstock.kafka.membership import SESSION_SECONDS
 from penstock.kafka.ownership import Ownership
 from penstock.kafka.partition_log import ensure_topic
 from penstock.model.entities import (
-    ActiveControlPlane,
-    ApiKey,
     ClusterState,
     Entity,
     LogicalCluster,
-    Operation,
-    OperatorRole,
-    OperatorToken,
     PhysicalCluster,
     ServiceAccount,
 )
 from penstock.model.errors import PenstockError
 from penstock.model.errors.control import (
-    ConfigurationDiffers,
-    NoneActive,
-    NotActive,
+    EntityMissing,
     NotCaughtUp,
-    PlatformKeyDiffers,
-    ProvisionerMissing,
 )
-from penstock.model.events import RegistryRecord, entity_of
 from penstock.model.ids import kafka_user
 from penstock.model.key_names import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
 from penstock.model.schema import EVENT_BYTES_MAX
 from penstock.quota.share_follower import ShareFollower
-from penstock.quota.topics import ensure_topics
 from penstock.quota.usage_reports import GATEWAY_EXPIRY_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from penstock.balance.cell_relief import Pace
+    from penstock.balance.executing import Observation as ClusterObservation
     from penstock.control.acls import AccountAcl
+    from penstock.control.audit_log import AuditPage, AuditQuery
     from penstock.control.checker import ActualState
-    from penstock.control.observation import LoadObserver
+    from penstock.control.home import Home
+    from penstock.control.load_observation import LoadObserver, Observation
     from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
+    from penstock.control.physical.local_nodes import Nodes
+    from penstock.control.plan_service import PlanService
+    from penstock.fleet.layout import Layout
     from penstock.kafka.client import Client
-    from penstock.model.events import QuotaShares
+    from penstock.model.events import BrokerLoad, QuotaShares
     from penstock.model.ids import LogicalClusterId
     from penstock.wire.records import Record
 
 LOAD_SECONDS: Final = 10.0  # between two observations of the brokers' load
+FOLLOW_SECONDS: Final = 2.0  # between two looks at which clusters there are
 PAUSE_SECONDS: Final = 0.5  # after a leadership term that ended with an error
 REGISTRY: Final = TopicPartition(REGISTRY_TOPIC, 0)
-AUDIT: Final = TopicPartition(AUDIT_TOPIC, 0)
 AUDIT_RETENTION_MS: Final = 365 * 24 * 3600 * 1000
-ROOT_TOKEN: Final = "root"  # noqa: S105 - the name of the token created at the first start
 
 log = structlog.get_logger("penstock.control")
 
@@ -92,96 +111,6 @@ class Role(StrEnum):
     STARTING = "starting"
     STANDBY = "standby"
     ACTIVE = "active"
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """The cluster that holds the registry, and what a new leadership term writes first."""
-
-    cluster: str
-    url: str
-    provided_clusters: tuple[ProvidedCluster, ...]
-    root_sha256: str = field(repr=False, default="")
-    audit: TopicPartition = AUDIT
-    settings: Mapping[str, str] = field(default_factory=dict)  # digests, by setting
-
-    def opening_changes(self, incarnation: str, registry: Registry) -> Decision:
-        """Registers the active control plane, the known clusters and the root token."""
-        now = int(time.time() * 1000)
-        before = registry.get(ActiveControlPlane, "active")
-        active = ActiveControlPlane(
-            id="active",
-            version=1 if before is None else before.version + 1,
-            changed_ms=now,
-            url=self.url,
-            incarnation=incarnation,
-            since_ms=now,
-            settings=self.settings,
-        )
-        changes: list[Change] = [Put(active), *self.registrations(registry).changes]
-        changes += self._root(registry, now)
-        return Decision(Operation(id="op-", action="", subject=""), tuple(changes), None)
-
-    def registrations(self, registry: Registry) -> Decision:
-        """Registers the known clusters."""
-        now = int(time.time() * 1000)
-        changes = [change for r in self.provided_clusters if (change := _registration(registry, r, now))]
-        return Decision(Operation(id="op-", action="", subject=""), tuple(changes), None)
-
-    def _root(self, registry: Registry, now: int) -> list[Change]:
-        known = registry.get(OperatorToken, ROOT_TOKEN)
-        if not self.root_sha256 or (known is not None and known.secret_sha256 == self.root_sha256):
-            return []
-        made = OperatorToken(
-            id=ROOT_TOKEN,
-            version=1 if known is None else known.version + 1,
-            changed_ms=now,
-            name=ROOT_TOKEN,
-            role=OperatorRole.ADMIN,
-            secret_sha256=self.root_sha256,
-        )
-        return [Put(made)]
-
-    def active_elsewhere(self, registry: Registry) -> str:
-        """The URL of the active control plane; empty if this one was the last to register as active."""
-        active = registry.get(ActiveControlPlane, "active")
-        return active.url if active is not None and active.url != self.url else ""
-
-    def not_active(self, registry: Registry) -> NotActive:
-        """The error of a change that this control plane cannot make now."""
-        url = self.active_elsewhere(registry)
-        return NotActive(url=url) if url else NoneActive()
-
-    def check_settings(self, registry: Registry) -> None:
-        """Compares the settings with those of the last active control plane.
-
-        Raises if this one has another platform key; other differences are logged, because a takeover by
-        a control plane with newer settings is how they are changed.
-        """
-        active = registry.get(ActiveControlPlane, "active")
-        if active is None or not active.settings or not self.settings:
-            return
-        names = sorted({*active.settings, *self.settings})
-        different = [name for name in names if active.settings.get(name) != self.settings.get(name)]
-        if "platform_key" in different:
-            raise PlatformKeyDiffers(url=active.url)
-        if different:
-            error = ConfigurationDiffers(url=active.url, settings=", ".join(different))
-            log.warning("settings differ", error=str(error), remedy=error.advice)
-
-    async def prepare(self, client: Client, provided: ProvidedCluster) -> None:
-        """Creates what every physical cluster needs: the gateways' user and topics."""
-        await provision_gateways(client, provided.key)
-        await ensure_topics(client)
-
-
-def _registration(registry: Registry, provided: ProvidedCluster, now: int) -> Change | None:
-    before = registry.get(PhysicalCluster, provided.id)
-    if before is None:
-        before = PhysicalCluster(id=provided.id, name=provided.name, provider=provided.provider)
-    after = registered(before, provided, now)
-    same = before.version and before.changed(now, state=ClusterState.READY) == after
-    return None if same else Put(after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +132,10 @@ class ControlPlane:
         provisioner: Provisioner | None = None,
         session_seconds: float = SESSION_SECONDS,
         watch: CellWatch | None = None,
+        nodes: Nodes | None = None,
+        notifier: Notifier | None = None,
+        sizing_files: SizingFiles | None = None,
+        layout: Layout | None = None,
     ) -> None:
         self._home = home
         self.clusters = clusters
@@ -212,16 +145,43 @@ class ControlPlane:
         self._building = self._registry
         self._changed_tenants: set[str] = set()
         self._watch = watch or CellWatch()
-        self._averages = LoadAverages()
+        self._observations: dict[str, Observation] = {}
         self._reliever = CellReliefService(self.decide, provisioner, self._watch.pace)
         self.loads: dict[str, float] = {}
         self.shares: dict[LogicalClusterId, QuotaShares] = {}
+        self.gateways = GatewayDirectory()
+        self.gateway_calls = GatewayCalls(clusters)
         self.role = Role.STARTING
         self._ownership_gained = asyncio.Event()
         self._ownership_lost = asyncio.Event()
         self._term: LeadershipTerm | None = None  # decides
         self._starting_term: LeadershipTerm | None = None  # follows commits from its start
         self._follower: CompactedTopicReader | None = None
+        self.plans = PlanStore(clusters.client(home.cluster))
+        self.plan_maker = PlanMaker(
+            lambda: self.registry, lambda: self.broker_loads, reader(clusters), self._plan_service
+        )
+        self.resizer = Resizer(self, provisioner)
+        self._roll_support = RollSupport(layout, self._loads_of)
+        self.roll_planner = RollPlanner(lambda: self.registry, clusters, self._roll_support)
+        self.balancing = Balancing(
+            self, health_of_clusters(clusters), is_active=lambda: self._term is not None
+        )
+        self._notifier = notifier or Notifier()
+        self.health = HealthService(
+            self,
+            clusters,
+            Mitigating(self, clusters, self._plan_service, nodes),
+            lambda: self._term is not None,
+            self._notifier.notify,
+        )
+        self._load_hours = HourHistory(clusters)
+        self.sizing = Sizing(
+            self,
+            self._load_hours,
+            is_active=lambda: self._term is not None,
+            files=sizing_files or SizingFiles(),
+        )
 
     # Running
 
@@ -249,7 +209,12 @@ class ControlPlane:
                 group.create_task(ownership.run()),
                 group.create_task(self._lead_while_owner(ownership)),
                 group.create_task(self._observe()),
-                group.create_task(self._follow_shares()),
+                group.create_task(self._follow_gateways()),
+                group.create_task(self.plans.run()),
+                group.create_task(self.balancing.run()),
+                group.create_task(self.health.run()),
+                group.create_task(self._notifier.run()),
+                group.create_task(self.sizing.run()),
             ]
             await stop.wait()
             for task in tasks:
@@ -284,6 +249,7 @@ class ControlPlane:
         while True:
             await self._ownership_gained.wait()
             self._home.check_settings(self._registry)
+            self._follow_fleet()
             await self._reconnect_clusters()
             term = LeadershipTerm(
                 self._home,
@@ -292,7 +258,10 @@ class ControlPlane:
                 lambda: self._registry,
                 self._provisioner,
                 ownership.is_owner,
+                self.plans,
+                self._roll_support,
             )
+            term.effects.resize.maker = self.plan_maker
             self._starting_term = term
             try:
                 await self._run_term(term)
@@ -337,8 +306,32 @@ class ControlPlane:
             except PenstockError as failure:  # only its own tenants wait; retried in the next round
                 log.warning("cluster not reached", cluster=physical.id, error=str(failure))
 
+    def _follow_fleet(self) -> None:
+        """What the fleet of this home consists of now: another control plane may have changed it."""
+        if self._provisioner is None:
+            return
+        try:
+            provided = {each.id: each for each in self._provisioner.fleet()}
+        except PenstockError as failure:
+            log.warning("fleet file not read", error=str(failure))
+            return
+        known = {each.id: each for each in self._home.provided_clusters}
+        changed = {id_: each for id_, each in provided.items() if id_ in known and _differs(known[id_], each)}
+        if changed:
+            for each in changed.values():
+                self.clusters.add(each)
+            self._home = replace(self._home, provided_clusters=tuple((known | changed).values()))
+
+    def has_current(self, provided: ProvidedCluster) -> bool:
+        """Whether the cluster is known as it was probed just now, and the registry has it so."""
+        if not self.clusters.has(provided.id) or self.clusters.get(provided.id) != provided:
+            return False
+        home = replace(self._home, provided_clusters=(provided,))
+        return self._term is None or not home.registrations(self._registry).changes
+
     async def add_cluster(self, provided: ProvidedCluster) -> None:
-        """Adds a cluster that the settings name and that has become reachable. Idempotent."""
+        """Adds a cluster that the settings name, or what a probe has found changed. Idempotent."""
+        before = self.clusters.get(provided.id) if self.clusters.has(provided.id) else None
         self.clusters.add(provided)
         await self._home.prepare(self.clusters.client(provided.id), provided)
         others = (known for known in self._home.provided_clusters if known.id != provided.id)
@@ -346,48 +339,101 @@ class ControlPlane:
         if self._term is not None:
             await self._term.propose(self._home.registrations)
             await self._term.add_cluster(provided)
+            if before is not None and gains_access(before, provided):
+                declared, _ = await self._states(provided)
+                await self._term.effects.access_writer(provided.id).grant(declared.access)
+
+    async def report_unusable(self, name: str, failure: PenstockError, *, replaced: bool) -> None:
+        """Records why a cluster of this name cannot be used now; nothing is written to a replaced one."""
+        for physical in self._registry.all(PhysicalCluster):
+            if physical.name != name or not physical.is_shareable:
+                continue
+            if replaced and physical.id != self._home.cluster and self.clusters.has(physical.id):
+                if self._term is not None:
+                    self._term.remove_cluster(physical.id)
+                await self.clusters.drop(physical.id)
+            if self._term is not None:
+                await self._term.propose(partial(unusable, physical.id, failure))
 
     async def _observe(self) -> None:
         observer = self._watch.observer or MetricsObserver(self.clusters)
+        restored: set[str] = set()
         while True:
+            self._follow_fleet()
             if self._term is not None:
                 await self._reconnect_clusters()
             for provided in self.clusters.known:
                 try:
+                    if isinstance(observer, MetricsObserver) and provided.id not in restored:
+                        await self._restore_loads(observer, provided.id)
+                        restored.add(provided.id)
                     await self._observe_one(observer, provided)
                 except PenstockError as failure:
                     log.warning("cluster not observed", cluster=provided.id, error=str(failure))
             await asyncio.sleep(self._watch.seconds)
+
+    async def _restore_loads(self, observer: MetricsObserver, cluster: str) -> None:
+        try:
+            recent = await read_recent(self.clusters.client(cluster))
+        except PenstockError as failure:  # loads are known after two scrapes then
+            log.warning("load history not read", cluster=cluster, error=str(failure))
+        else:
+            observer.restore(cluster, recent, int(time.time() * 1000))
 
     async def _observe_one(self, observer: LoadObserver, provided: ProvidedCluster) -> None:
         """Every control plane measures, because each reports loads; only the active one acts on them."""
         physical = self._registry.get(PhysicalCluster, provided.id)
         if physical is not None:
             # Cells grow over time, and only the registry knows them all.
-            provided = replace(provided, cells=physical.cells)
+            profile = Profile.of(physical.load_profile)
+            provided = replace(provided, cells=physical.cells, profile=profile)
         unit = TABLES[physical.capacity if physical is not None else "laptop"]
         observation = await observer.observe(provided, unit)
-        self._averages.add(observation)
-        self.loads = {cell: load.highest for cell, load in self._averages.cells.items()}
+        log_unknown(self._observations.get(provided.id), observation)
+        known = {each.id for each in self.clusters.known}
+        self._observations = {c: each for c, each in self._observations.items() if c in known}
+        self._observations[provided.id] = observation
+        self.loads = {
+            cell: load.highest for each in self._observations.values() for cell, load in each.cells.items()
+        }
         if self._term is None:
             self._reliever.forget()
-        elif self._watch.relieves and all(
+            return
+        try:
+            await publish(self.clusters.client(provided.id), [*observation.brokers, *observation.topic_rates])
+            await self._load_hours.observe(provided.id, observation.brokers)
+        except PenstockError as failure:
+            log.warning("load history not written", cluster=provided.id, error=str(failure))
+        if self._watch.relieves and all(
             load_key(provided.id, cell.id) in observation.cells for cell in provided.cells
         ):
-            await self._reliever.run_round(self._registry, provided.id, self._averages)
+            await self._reliever.run_round(self._registry, provided.id, observation)
 
-    async def _follow_shares(self) -> None:
-        """Follows the shares that coordinators publish, on every known cluster."""
-        following: dict[str, asyncio.Task[None]] = {}
+    @property
+    def broker_loads(self) -> dict[str, tuple[BrokerLoad, ...]]:
+        """By physical cluster."""
+        return {cluster: observation.brokers for cluster, observation in self._observations.items()}
+
+    def _loads_of(self, cluster: str) -> dict[int, float]:
+        loads = self.broker_loads.get(cluster, ())
+        return {int(each.broker): each.load for each in loads if each.load is not None}
+
+    async def _follow_gateways(self) -> None:
+        """Follows the gateways of every known cluster, and the shares that coordinators give them."""
+        following: dict[str, asyncio.Future[list[None]]] = {}
         try:
             while True:
                 known = {provided.id for provided in self.clusters.known}
                 for cluster in following.keys() - known:
                     following.pop(cluster).cancel()
+                    self.gateways.forget(cluster)
                 for cluster in known - following.keys():
-                    shares = ShareFollower(self.clusters.client(cluster), on_shares=self._on_shares)
-                    following[cluster] = asyncio.create_task(shares.follower.run())
-                await asyncio.sleep(LOAD_SECONDS)
+                    client = self.clusters.client(cluster)
+                    shares = ShareFollower(client, on_shares=self._on_shares)
+                    readers = (shares.follower, self.gateways.reader(cluster, client))
+                    following[cluster] = asyncio.gather(*(reader.run() for reader in readers))
+                await asyncio.sleep(FOLLOW_SECONDS)
+                self.gateways.log_changes()
                 oldest = int((time.time() - GATEWAY_EXPIRY_SECONDS) * 1000)
                 self.shares = {t: shares for t, shares in self.shares.items() if shares.time_ms >= oldest}
         finally:
@@ -407,7 +453,7 @@ class ControlPlane:
     def _apply_records(self, records: Sequence[Record]) -> None:
         for record in records:
             assert record.key is not None
-            self._changed_tenants |= _tenants_of(record.key, record.value, self._building)
+            self._changed_tenants |= tenants_of(record.key, record.value, self._building)
             self._building.apply(record.key, record.value)
 
     def _on_progress(self) -> None:
@@ -460,7 +506,14 @@ class ControlPlane:
             now = int(time.time() * 1000)
             provisions = self._provisioner is not None
             context = DecisionContext(
-                actor, now, secrets.choice, request, fingerprint, self.loads, provisions
+                actor,
+                now,
+                secrets.choice,
+                request,
+                fingerprint,
+                self.loads,
+                provisions,
+                self.clusters.has,
             )
             return decided_before(registry, context, kind) or decision(registry, context)
 
@@ -468,8 +521,11 @@ class ControlPlane:
 
     async def admit(self, adopted: str) -> None:
         """Raises an error if the adopted cluster of this name cannot be given to a tenant."""
+        named = [p for p in self.registry.all(PhysicalCluster) if p.name == adopted and p.is_shareable]
+        if any(self.clusters.has(p.id) for p in named):
+            return  # known to the registry: decisions check it
         if self._provisioner is None:
-            raise ProvisionerMissing(reason="it was started without a provisioner")
+            raise EntityMissing(kind="adopted cluster", id=adopted)
         await self._provisioner.admit(adopted)
 
     async def acls(self, account: ServiceAccount) -> tuple[AccountAcl, ...]:
@@ -477,6 +533,19 @@ class ControlPlane:
         physical = self.registry.need(LogicalCluster, account.tenant).cluster
         user = kafka_user(account.tenant, account.account)
         return account_acls(account, await read_acls(self.clusters.client(physical), user))
+
+    async def audit(self, query: AuditQuery) -> AuditPage:
+        """A page of what operators changed."""
+        return await read_audit(self.clusters.client(self._home.cluster), self._home.audit, query)
+
+    def _plan_service(self) -> PlanService:
+        if self._term is None:
+            raise self._home.not_active(self._registry)
+        return self._term.plans
+
+    async def observe_topics(self, cluster: str, names: Collection[str]) -> ClusterObservation:
+        """These topics of a physical cluster as they are now."""
+        return await observe(self.clusters.client(cluster), names)
 
     async def check(self) -> tuple[Difference, ...]:
         """All differences between Kafka and the declared state, on every known cluster."""
@@ -486,10 +555,13 @@ class ControlPlane:
         return tuple(everything)
 
     async def _states(self, provided: ProvidedCluster) -> tuple[DeclaredState, ActualState]:
-        quotas = provided.sets_client_quotas
-        actual = await read_actual_state(self.clusters.client(provided.id), sets_client_quotas=quotas)
+        quotas, acls = provided.sets_client_quotas, provided.sets_acls
+        actual = await read_actual_state(
+            self.clusters.client(provided.id), sets_client_quotas=quotas, sets_acls=acls
+        )
         physical = self.registry.need(PhysicalCluster, provided.id)
-        return declared_state(self.registry, physical, sets_client_quotas=quotas), actual
+        declared = declared_state(self.registry, physical, sets_client_quotas=quotas, sets_acls=acls)
+        return declared, known_tenants_only(actual, declared) if physical.is_shareable else actual
 
     async def repair(self) -> tuple[Difference, ...]:
         """Creates what is missing and deletes what is undeclared; returns the remaining differences."""
@@ -513,19 +585,12 @@ class ControlPlane:
         return await self.check()
 
 
-def _tenants_of(key: bytes, value: bytes | None, registry: Registry) -> set[str]:
-    """The tenants whose state a record may change."""
-    kind, entity_id = entity_of(key)
-    if kind == LogicalCluster.kind:
-        return {entity_id}
-    if kind == PhysicalCluster.kind:
-        return {c.id for c in registry.all(LogicalCluster) if c.cluster == entity_id}
-    if kind not in (ServiceAccount.kind, ApiKey.kind):
-        return set()
-    if value is not None:
-        return {str(RegistryRecord.from_bytes(value).body["tenant"])}
-    deleted = registry.get(ServiceAccount, entity_id) or registry.get(ApiKey, entity_id)
-    return set() if deleted is None else {str(deleted.tenant)}
+def _differs(before: ProvidedCluster, after: ProvidedCluster) -> bool:
+    """Whether a cluster has other brokers, or other addresses."""
+    return any(
+        getattr(before, name) != getattr(after, name)
+        for name in ("brokers", "metrics", "bootstrap", "tenants_bootstrap")
+    )
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

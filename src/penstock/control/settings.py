@@ -8,7 +8,9 @@
       login: {user: penstock, password_file: /run/secrets/kafka}
       gateways: gateway.example.com:9092
       metrics: [kafka-1:9404, 2=kafka-2:9404]
+      brokers: [1, 2, 3]               # those that carry tenants; also by `zones`
       cell_brokers: 3
+      capacity: published
     clusters: []                       # further physical clusters, with the same keys
     platform_key: platform.key         # 32 random bytes, the same for all control planes
     token_file: operator.token         # the root operator's token, the same for all control planes
@@ -16,6 +18,7 @@
     advertised: https://control-1.example.com:28080
     tls: {certificate: control.pem, key: control.key}
     session_seconds: 6
+    metrics: 127.0.0.1:28081           # management address: /metrics, /livez, /readyz
 
 `penstock.kafka.cluster_settings` describes `bootstrap`, `tls` and `login`. Variables override the file:
 `PENSTOCK_CONTROL_HOME__LOGIN__PASSWORD` sets `home.login.password`.
@@ -23,25 +26,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from penstock.certificate_reload import ServerTls
+from penstock.control.capacity_units import ADOPTED_CAPACITY, TABLES
+from penstock.control.notification import Targets
 from penstock.fleet.passwords import PlatformKey
 from penstock.fleet.spec import is_loopback
 from penstock.kafka import cluster_settings
 from penstock.kafka.membership import SESSION_SECONDS
 from penstock.model.api_keys import hashed
 from penstock.model.errors.control import PlaintextRefused
-from penstock.model.settings_reader import Section, read_mapping, with_environment
+from penstock.model.settings_table import REQUIRED, Setting, SettingsFile, below
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from penstock.kafka.security import Security
+    from penstock.model.settings_reader import Section
 
 ENVIRONMENT_PREFIX: Final = "PENSTOCK_CONTROL_"
 LISTEN_DEFAULT: Final = "127.0.0.1:28080"
@@ -49,13 +54,48 @@ HOME_NAME: Final = "home"
 KEY_BYTES_MIN: Final = 32
 SESSION_SECONDS_MIN: Final = 0.5
 SESSION_SECONDS_MAX: Final = 600.0
+PROBE_SECONDS: Final = 30.0  # between two probes of what clusters allow
+PROBE_SECONDS_MIN: Final = 0.5
+PROBE_SECONDS_MAX: Final = 86_400.0
 DIGEST_CHARACTERS: Final = 12
-_KEYS: Final = (
-    "home", "clusters", "platform_key", "token", "token_file", "listen", "advertised", "tls",
-    "allow_plaintext", "session_seconds", "relieve",
-)  # fmt: skip
-_CLUSTER_KEYS: Final = (
-    *cluster_settings.KEYS, "name", "kafka_id", "gateways", "metrics", "cell_brokers",
+_CLUSTER: Final = (
+    Setting("name", "text", "Name of the cluster on the platform; `home` for the home."),
+    *cluster_settings.SETTINGS,
+    Setting("kafka_id", "text", "Its Kafka cluster id; any other cluster is refused."),
+    Setting("gateways", "host:port[,…]", "Tenants' bootstrap address; unset: what its gateways advertise."),
+    Setting("metrics", "list of [broker=]host:port", "Metrics agents of its brokers."),
+    Setting("cell_brokers", "whole number", "Brokers of a cell; 0 puts all into one.", 0, "brokers"),
+    Setting("brokers", "list of broker ids", "Brokers that carry tenants; unset: all."),
+    Setting("zones", "list of zones", "Zones whose brokers carry tenants; unset: all."),
+    Setting("capacity", "published or laptop", "Its table of capacity units.", ADOPTED_CAPACITY),
+    Setting("key_generation", "whole number", "Of the tenants' key; a higher one replaces a stolen key.", 1),
+)
+SETTINGS: Final = SettingsFile(
+    "control",
+    "penstock control run --config",
+    (
+        *below("home", _CLUSTER),
+        *below("clusters[]", _CLUSTER),
+        Setting("platform_key", "file", "32 random bytes, the same for all control planes.", REQUIRED),
+        Setting("token", "secret", "The root operator's token, the same for all control planes."),
+        Setting("token_file", "file", "File with the token, instead."),
+        Setting("listen", "host:port", "Address of the HTTP API.", LISTEN_DEFAULT),
+        Setting("advertised", "URL", "URL for clients and other control planes; unset: from `listen`."),
+        Setting("tls.certificate", "file", "Certificate chain of the HTTP API, in PEM."),
+        Setting("tls.key", "file", "Its key; unset: in the certificate's file."),
+        Setting("allow_plaintext", "flag", "Listen off loopback without TLS.", False),
+        Setting("session_seconds", "number", "Silence of the active one after which another takes over.",
+                SESSION_SECONDS, "seconds"),
+        Setting("relieve", "flag", "Move tenants out of full cells.", True),
+        Setting("probe_seconds", "number", "Between two probes of what each cluster allows.",
+                PROBE_SECONDS, "seconds"),
+        Setting("metrics", "host:port", "Management address: /metrics, /livez, /readyz."),
+        Setting("notify.webhook", "URL", "Gets a POST for each event of an incident."),
+        Setting("notify.secret", "secret", "Signs what the webhook gets."),
+        Setting("notify.secret_file", "file", "File with that secret, instead."),
+        Setting("notify.command", "list of texts", "Gets each event on its standard input."),
+    ),
+    ENVIRONMENT_PREFIX,
 )  # fmt: skip
 
 
@@ -70,12 +110,10 @@ class ConfiguredCluster:
     gateways: str = ""  # the bootstrap address for tenants
     metrics: tuple[str, ...] = ()  # `host:port`, or `broker=host:port`
     cell_brokers: int = 0  # 0: all brokers are one cell
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTls:
-    certificate: Path
-    key: Path | None = None  # none: in the certificate's file
+    key_generation: int = 1  # of the tenants' key; a higher one replaces a stolen key
+    brokers: frozenset[int] = frozenset()  # that carry tenants; all, if empty
+    zones: frozenset[str] = frozenset()  # in which brokers carry tenants; all, if empty
+    capacity: str = ADOPTED_CAPACITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +128,24 @@ class ControlSettings:
     allow_plaintext: bool = False
     session_seconds: float = SESSION_SECONDS
     relieves: bool = True
+    metrics: str | None = None  # host:port of its management address
+    probe_seconds: float = PROBE_SECONDS
+    notify: Targets = field(default_factory=Targets)
 
     def digests(self) -> dict[str, str]:
         """What control planes of one home must have in common, by setting; shows no secret."""
-        clusters = sorted((c.name, c.gateways, c.cell_brokers) for c in (self.home, *self.clusters))
+        clusters = sorted(
+            (
+                c.name,
+                c.gateways,
+                c.cell_brokers,
+                c.key_generation,
+                sorted(c.brokers),
+                sorted(c.zones),
+                c.capacity,
+            )
+            for c in (self.home, *self.clusters)
+        )
         return {
             "platform_key": self.platform_key.password("_penstock.configuration")[:DIGEST_CHARACTERS],
             "token": hashed(hashed(self.token))[:DIGEST_CHARACTERS],
@@ -106,17 +158,16 @@ def read_control_settings(
     path: Path, environment: Mapping[str, str], flags: Mapping[str, Any] | None = None
 ) -> ControlSettings:
     """File < environment < flags; every error names the place."""
-    values, variables = with_environment(read_mapping(path), ENVIRONMENT_PREFIX, environment)
-    values |= flags or {}
-    document = f"{path} with {', '.join(variables)}" if variables else str(path)
-    section = Section(document, values, _KEYS, base=path.absolute().parent)
+    section = SETTINGS.root(path, environment, flags)
     tls = _server_tls(section)
     section.address("listen", LISTEN_DEFAULT)
     settings = ControlSettings(
-        home=_cluster(section.section("home", _CLUSTER_KEYS), HOME_NAME),
+        home=_cluster(section.section("home", SETTINGS.keys("home")), HOME_NAME),
         platform_key=_platform_key(section),
         token=section.secret("token"),
-        clusters=tuple(_cluster(inner, None) for inner in section.sections("clusters", _CLUSTER_KEYS)),
+        clusters=tuple(
+            _cluster(inner, None) for inner in section.sections("clusters", SETTINGS.keys("clusters[]"))
+        ),
         listen=section.text("listen", LISTEN_DEFAULT),
         advertised=_advertised(section, tls),
         tls=tls,
@@ -129,6 +180,15 @@ def read_control_settings(
             unit="seconds",
         ),
         relieves=section.flag("relieve", default=True),
+        metrics=section.optional_address("metrics"),
+        probe_seconds=section.number(
+            "probe_seconds",
+            PROBE_SECONDS,
+            at_least=PROBE_SECONDS_MIN,
+            at_most=PROBE_SECONDS_MAX,
+            unit="seconds",
+        ),
+        notify=_targets(section),
     )
     names = [settings.home.name, *(cluster.name for cluster in settings.clusters)]
     for name in names:
@@ -138,16 +198,20 @@ def read_control_settings(
     return settings
 
 
+def _targets(section: Section) -> Targets:
+    inner = section.section("notify", SETTINGS.keys("notify"))
+    webhook = inner.optional_text("webhook") or ""
+    if webhook and urlsplit(webhook).scheme not in ("http", "https"):
+        raise inner.invalid("webhook", "expected a URL such as https://hooks.example.com/penstock")
+    signed = bool({"secret", "secret_file"} & inner.values.keys())
+    return Targets(webhook, inner.secret("secret") if signed else "", inner.texts("command"))
+
+
 def check_listener(listen: str, has_tls: bool, *, allow_plaintext: bool) -> None:
     """Raises if operators' tokens would cross a network unencrypted."""
     host = listen.rpartition(":")[0].strip("[]")
     if host and not has_tls and not allow_plaintext and not is_loopback(host):
         raise PlaintextRefused(listen=listen)
-
-
-def cluster_key(platform_key: PlatformKey, kafka_id: str) -> PlatformKey:
-    """The key of one physical cluster: on another cluster its passwords are of no use."""
-    return PlatformKey(hmac.digest(platform_key.secret, f"cluster\0{kafka_id}".encode(), hashlib.sha256))
 
 
 def _cluster(section: Section, name: str | None) -> ConfiguredCluster:
@@ -159,7 +223,19 @@ def _cluster(section: Section, name: str | None) -> ConfiguredCluster:
         gateways=section.optional_text("gateways") or "",
         metrics=section.texts("metrics"),
         cell_brokers=section.integer("cell_brokers", 0, at_least=0, at_most=1000),
+        key_generation=section.integer("key_generation", 1, at_least=1, at_most=2**31 - 1),
+        brokers=_broker_ids(section),
+        zones=frozenset(section.texts("zones")),
+        capacity=section.one_of("capacity", tuple(TABLES), ADOPTED_CAPACITY),
     )
+
+
+def _broker_ids(section: Section) -> frozenset[int]:
+    ids = section.items("brokers")
+    for broker in ids:
+        if isinstance(broker, bool) or not isinstance(broker, int) or broker < 0:
+            raise section.invalid("brokers", "expected a list of broker ids", broker)
+    return frozenset(ids)
 
 
 def _server_tls(section: Section) -> ServerTls | None:

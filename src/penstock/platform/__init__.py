@@ -12,14 +12,15 @@ leaves the brokers running, and the next one takes them over; processes started 
 with it.
 
 Modules:
-  companions      the processes beside the fleet: control plane, coordinator, gateways
-  control_client  calls the control plane's HTTP API, and waits for operations
-  debug_bundle    versions, settings, state, logs and metrics in one archive, without secrets
-  demo_tenant     a logical cluster with one topic and a record a second
-  expansion       adds a cell to a fleet that runs
-  keyring         API keys saved on this machine
-  local_platform  starts, supervises, stops and deletes the local platform
-  profiles        platforms on other machines, in the user's configuration directory
-  reachability    whether something listens at an address, found out at once
-  services        the state of the platform's services and of the pipeline's jobs
+  checker_tenant      the health checker's logical cluster, its key, and the clusters that it probes
+  companions          the processes beside the fleet: control plane, coordinator, gateways, checker
+  control_client      calls the control plane's HTTP API, and waits for operations
+  debug_bundle        versions, settings, state, logs and metrics in one archive, without secrets
+  demo_tenant         a logical cluster with one topic and a record a second
+  keyring             API keys saved on this machine
+  local_platform      starts, supervises, stops and deletes the local platform
+  profiles            platforms on other machines, in the user's configuration directory
+  reachability        whether something listens at an address, found out at once
+  services            the state of the platform's services and of the pipeline's jobs
+  supervisor_metrics  the supervisor's metrics, and whether all that it runs is ready
 """

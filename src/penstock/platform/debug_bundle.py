@@ -19,7 +19,7 @@ from urllib.request import urlopen
 from penstock.atomic_files import write_atomically
 from penstock.fleet.layout import SECRET_FILE_MODE
 from penstock.model.errors import PenstockError
-from penstock.platform.control_client import connect
+from penstock.platform.control_client import connect, read_address
 from penstock.platform.local_platform import service_logs
 from penstock.platform.services import control_plane_url
 
@@ -118,11 +118,16 @@ def _logs(fleet: LocalFleet) -> dict[str, str]:
     return texts
 
 
+def log_name(service: str) -> str:
+    """What `penstock logs` calls a service: `control`, `gateway-home`."""
+    return service.removesuffix(" plane").replace(" of ", "-")
+
+
 def _metrics(layout: Layout, status: FleetStatus) -> dict[str, str]:
     """What each component serves, or why it does not."""
     urls = {f"{node.cluster}-{node.node}": f"http://{node.metrics}/metrics" for node in status.nodes}
-    if url := control_plane_url(layout):
-        urls["control"] = f"{url}/metrics"
+    for service, address in read_address(layout).get("metrics", {}).items():
+        urls[log_name(service)] = f"http://{address}/metrics"
     texts = {}
     for name, url in urls.items():
         try:

@@ -60,7 +60,12 @@ def create_key(
     )
     wait(control, created["operation"])
     key = SavedKey(
-        cluster["id"], cluster["name"], cluster["bootstrap"], created["key"]["id"], created["secret"]
+        cluster["id"],
+        cluster["name"],
+        cluster["bootstrap"],
+        created["key"]["id"],
+        created["secret"],
+        tls=cluster.get("tls", False),
     )
     save_key(layout, key)
     return key

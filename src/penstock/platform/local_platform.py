@@ -25,21 +25,25 @@ from penstock.control.physical.addresses import ADDRESS_FILE
 from penstock.control.physical.local import DEDICATED, dedicated_homes, gateway_file, stop_dedicated
 from penstock.fleet.layout import make_directory
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document, open_fleet, save_fleet_document
-from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.runtime import obtain_runtime, runtime_of, use_versions
 from penstock.fleet.spec_file import parse_fleet
 from penstock.fleet.status import FleetState, fleet_status
 from penstock.fleet.supervisor import Supervisor, sole_supervisor, stop_nodes, supervisor_of
+from penstock.metrics_server import metrics_at, page_of
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.fleet import AlreadyRunning, NotRunning, StillRunning, StopTimedOut
+from penstock.platform.checker_tenant import CheckerTenant
 from penstock.platform.companions import (
+    CHECKER_LOG,
     CONTROL_LOG,
     COORDINATOR_LOG,
     forget_services,
-    publish_address,
     run_companions,
 )
 from penstock.platform.control_client import read_address
 from penstock.platform.demo_tenant import DemoTenant
+from penstock.platform.services import READY, readiness
+from penstock.platform.supervisor_metrics import SupervisorMetrics
 from penstock.stop_signals import stop_event
 
 if TYPE_CHECKING:
@@ -52,9 +56,11 @@ if TYPE_CHECKING:
     from penstock.fleet.node import Node
     from penstock.fleet.node_watch import Watch
     from penstock.fleet.status import FleetStatus
+    from penstock.platform.companions import Companions
 
 DETACH_SECONDS_MAX: Final = 180.0
 STOP_SECONDS_MAX: Final = 60.0
+SERVICES_SECONDS_MAX: Final = 30.0  # for the services to be ready, once the fleet is
 POLL_SECONDS: Final = 0.2
 SUPERVISOR_LOG_BYTES_MAX: Final = 1_000_000  # a larger log is deleted at the next start
 
@@ -106,6 +112,7 @@ class LocalPlatform:
             if runtime is None:
                 return False
             fleet = open_fleet(spec, self.layout, runtime)
+            await use_versions(fleet)
             save_fleet_document(self.layout, document)
             forget_services(self.layout)
             await self._supervise(fleet, stop, restart)
@@ -121,7 +128,7 @@ class LocalPlatform:
             count = f", restart {watch.restarts}" if watch.restarts else ""
             self.view.report(f"{fleet.shown_name(node)} {watch.state}{count}")
 
-        supervisor = Supervisor(fleet, on_change=report)
+        supervisor = Supervisor(fleet, on_change=report, runtime_of=runtime_of)
         shapes = ", ".join(cluster.cluster.spec.shape for cluster in fleet.clusters)
         try:
             with self.view.progress(f"starting {shapes}"):
@@ -138,7 +145,7 @@ class LocalPlatform:
                         await self.view.ready(fleet, await fleet_status(fleet), None)
                         group.create_task(self.view.watch(fleet, stop))
                     else:
-                        group.create_task(self._run_companions(fleet, stop))
+                        group.create_task(self._run_companions(fleet, supervisor, stop))
         finally:
             if stop.is_set() and not restart.is_set():
                 with self.view.progress("stopping"):
@@ -148,22 +155,35 @@ class LocalPlatform:
             "starting again with the changed fleet file" if restart.is_set() else "stopped; the data is kept"
         )
 
-    async def _run_companions(self, fleet: LocalFleet, stop: asyncio.Event) -> None:
-        async with run_companions(fleet) as url:
-            demo, facts = DemoTenant(fleet.layout, url), None
-            with self.view.progress("starting the control plane and the gateways"):
-                try:
-                    facts = await unless_stopped(stop, demo.create())
-                except PenstockError as error:
-                    # The fleet is of use without them, so its supervisor continues.
-                    self.view.show_error(error)
-            publish_address(fleet.layout, url, facts or {})
-            await self.view.ready(fleet, await fleet_status(fleet), facts)
-            if facts and not stop.is_set():
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(demo.write_orders(stop))
-                    group.create_task(self.view.watch(fleet, stop))
-            await stop.wait()
+    async def _run_companions(self, fleet: LocalFleet, supervisor: Supervisor, stop: asyncio.Event) -> None:
+        async with run_companions(fleet) as companions:
+            metrics = SupervisorMetrics(supervisor, companions.services, stop)
+            demo, facts = DemoTenant(fleet.layout, companions.url), None
+            with metrics_at(companions.metrics, page_of(metrics), not_ready=metrics.not_ready):
+                with self.view.progress("starting the control plane and the gateways"):
+                    try:
+                        facts = await unless_stopped(stop, demo.create())
+                        await unless_stopped(stop, CheckerTenant(fleet.layout, companions.url).create())
+                    except PenstockError as error:
+                        # The fleet is of use without them, so its supervisor continues.
+                        self.view.show_error(error)
+                    await unless_stopped(stop, _until_ready(companions))
+                companions.publish(fleet.layout, facts or {})
+                await self.view.ready(fleet, await fleet_status(fleet), facts)
+                if facts and not stop.is_set():
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(demo.write_orders(stop))
+                        group.create_task(self.view.watch(fleet, stop))
+                await stop.wait()
+
+
+async def _until_ready(companions: Companions) -> None:
+    """Returns when every service is ready, or after a while: `status` then shows what is not."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SERVICES_SECONDS_MAX):
+            for service in companions.services:
+                while await asyncio.to_thread(readiness, service.metrics) != READY:
+                    await asyncio.sleep(POLL_SECONDS)
 
 
 def up_command(layout: Layout, fleet_file: Path, *, fleet_only: bool, output: str) -> list[str]:
@@ -256,6 +276,7 @@ def service_logs(fleet: LocalFleet) -> dict[str, Path]:
     """Name → log of everything that runs beside the nodes, whether or not it has run yet."""
     layout = fleet.layout
     logs = {"control": layout.home / CONTROL_LOG, "coordinator": layout.home / COORDINATOR_LOG}
+    logs["checker"] = layout.home / CHECKER_LOG
     for cluster in fleet.clusters:
         logs[f"gateway-{cluster.name}"] = gateway_file(layout, cluster.cluster.spec).with_suffix(".log")
     for home in dedicated_homes(layout):
@@ -288,7 +309,7 @@ def delete(layout: Layout) -> None:
             if directory.exists():
                 shutil.rmtree(directory)
         paths = [layout.supervisor_record, layout.supervisor_log, layout.fleet_file, layout.supervisor_lock]
-        paths += [layout.home / name for name in (ADDRESS_FILE, CONTROL_LOG, COORDINATOR_LOG)]
+        paths += [layout.home / name for name in (ADDRESS_FILE, CONTROL_LOG, COORDINATOR_LOG, CHECKER_LOG)]
         for path in paths:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from penstock.control.physical.gateway_files import GATEWAY_FILE, advertised_bootstrap, management_address
+from penstock.control.physical.local import dedicated_homes
 from penstock.fleet.supervisor import supervisor_of
 from penstock.pipeline.status import all_statuses
-from penstock.platform.companions import service_records
+from penstock.platform.companions import CONTROL, SUPERVISOR, service_records
 from penstock.platform.control_client import read_address
-from penstock.platform.reachability import why_closed
 from penstock.process_identity import read_record
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.fleet.local_fleet import LocalFleet
 
 RESPONSE_SECONDS_MAX: Final = 3.0
+REASON_BYTES_MAX: Final = 500
 READY: Final = "ready"
 
 
@@ -26,40 +29,61 @@ def service_states(fleet: LocalFleet) -> list[dict[str, Any]]:
     """Every service that should run beside the fleet, and whether it is ready; none for Kafka alone."""
     layout = fleet.layout
     records = [record for path in service_records(layout) if (record := read_record(path)) is not None]
-    services = []
-    if records and supervisor_of(layout) is None:
-        services.append(_service("supervisor", "not running"))
+    services = [_supervisor(layout)] if records else []
     for process, facts in records:
-        service, address = str(facts["service"]), str(facts["address"])
+        service, address, metrics = (str(facts[key]) for key in ("service", "address", "metrics"))
         if not process.is_alive():
-            services.append(_service(service, "not running", address))
-        elif service.startswith("control"):
-            services += _control_planes(service, address)
-        elif address:
-            services.append(_service(service, _listening(address), address))
+            services.append(_service(service, "not running", address, metrics=metrics))
+        elif service == CONTROL:
+            services += _control_planes(service, address, metrics)
         else:
-            services.append(_service(service, READY))
-    return services
+            services.append(_service(service, readiness(metrics), address, metrics=metrics))
+    return services + _dedicated_gateways(layout)
 
 
-def _service(service: str, state: str, address: str = "", role: str = "") -> dict[str, Any]:
-    return {"service": service, "state": state, "role": role, "address": address}
+def _service(
+    service: str, state: str, address: str = "", role: str = "", metrics: str = ""
+) -> dict[str, Any]:
+    return {"service": service, "state": state, "role": role, "address": address, "metrics": metrics}
 
 
-def _control_planes(service: str, url: str) -> list[dict[str, Any]]:
+def _supervisor(layout: Layout) -> dict[str, Any]:
+    """Its own readiness is not asked: it is not ready for as long as another service is not."""
+    metrics = str(read_address(layout).get("metrics", {}).get(SUPERVISOR, ""))
+    return _service(SUPERVISOR, "not running" if supervisor_of(layout) is None else READY, metrics=metrics)
+
+
+def _dedicated_gateways(layout: Layout) -> list[dict[str, Any]]:
+    rows = []
+    for home in dedicated_homes(layout):
+        for path in (home.home / GATEWAY_FILE, home.cluster(home.home.name) / GATEWAY_FILE):
+            if path.exists():
+                metrics, name = management_address(path), f"gateway of {home.home.name}"
+                rows.append(_service(name, readiness(metrics), advertised_bootstrap(path), metrics=metrics))
+    return rows
+
+
+def readiness(metrics: str) -> str:
+    """What `/readyz` of a management address responds."""
+    try:
+        with urlopen(f"http://{metrics}/readyz", timeout=RESPONSE_SECONDS_MAX):
+            return READY
+    except HTTPError as refusal:
+        with refusal:
+            return f"not ready: {refusal.read(REASON_BYTES_MAX).decode(errors='replace').strip()}"
+    except (OSError, HTTPException, ValueError):
+        return "no response"
+
+
+def _control_planes(service: str, url: str, metrics: str) -> list[dict[str, Any]]:
     """The local control plane, and the active one if that is another."""
     health = _health(url)
-    rows = [_service(service, _state(health), url, health.get("role", ""))]
+    rows = [_service(service, _state(health), url, health.get("role", ""), metrics)]
     active = health.get("active", "")
     if active and active != url:
         other = _health(active)
         rows.append(_service(service, _state(other), active, other.get("role", "")))
     return rows
-
-
-def _listening(bootstrap: str) -> str:
-    closed = [each for each in bootstrap.split(",") if why_closed(f"tcp://{each}")]
-    return f"not listening on {', '.join(closed)}" if closed else READY
 
 
 def job_states(layout: Layout) -> list[dict[str, Any]]:

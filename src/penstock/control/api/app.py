@@ -1,6 +1,7 @@
 """The HTTP API: the app, errors as problem details, and what every route shares.
 
-    /v1/clusters, /v1/accounts, /v1/keys, /v1/operations, /v1/cells, /v1/physical-clusters, /v1/tokens
+    /v1/clusters, /v1/accounts, /v1/keys, /v1/operations, /v1/cells, /v1/physical-clusters, /v1/plans,
+    /v1/profiles, /v1/rolls, /v1/tokens, /v1/gateways, /v1/health, /v1/slo, /v1/incidents
 
 Changes respond with 202 and an operation, whose resource shows the progress. `Idempotency-Key` makes a
 change safe to send again; `If-Match` carries the version that the change is based on.
@@ -24,13 +25,14 @@ from starlette.exceptions import HTTPException
 
 from penstock import __version__
 from penstock.control.api.auth import cluster_for, require, token_of
-from penstock.control.api.body_limits import BodyLimits
+from penstock.control.api.body_limits import GATEWAY_CALLS_PATH, BodyLimits
 from penstock.control.api.schemas import OperationView, Page, Problem
 from penstock.control.decisions import NAME_RULE, Decision, DecisionContext
-from penstock.control.metrics import metrics_text
+from penstock.control.metrics import ControlMetrics
 from penstock.control.registry import Registry
+from penstock.metrics_server import page_of
 from penstock.model.entities import Entity, LogicalCluster, OperatorRole, OperatorToken
-from penstock.model.errors import Fault, PenstockError
+from penstock.model.errors import Fault, NotFoundError, PenstockError
 from penstock.model.errors.control import (
     ControlError,
     NotActive,
@@ -41,12 +43,25 @@ from penstock.model.errors.control import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
+    from starlette.types import Scope
+
+    from penstock.balance.executing import Observation
+    from penstock.balance.plan_document import PlanDocument, PlanDocuments
     from penstock.control.acls import AccountAcl
+    from penstock.control.audit_log import AuditPage, AuditQuery
+    from penstock.control.balancing import Balancing
     from penstock.control.checker import Difference
+    from penstock.control.gateway_calls import GatewayCalls
+    from penstock.control.gateway_directory import GatewayDirectory
+    from penstock.control.health_service import HealthService
+    from penstock.control.planning import PlanMaker
+    from penstock.control.resizer import Resizer
+    from penstock.control.roll_planning import RollPlanner
+    from penstock.control.sizing import Sizing
     from penstock.model.entities import ServiceAccount
-    from penstock.model.events import QuotaShares
+    from penstock.model.events import BrokerLoad, QuotaShares
     from penstock.model.ids import LogicalClusterId
 
 PAGE_MAX: Final = 500
@@ -61,15 +76,27 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+class Plans(Protocol):
+    """The stored plans."""
+
+    @property
+    def documents(self) -> PlanDocuments: ...
+    def need(self, plan: str) -> PlanDocument: ...
+
+
 class Plane(Protocol):
     """What the API needs from a control plane."""
 
     role: Any
     loads: dict[str, float]
     shares: dict[LogicalClusterId, QuotaShares]  # latest of each tenant
+    gateways: GatewayDirectory
+    gateway_calls: GatewayCalls
 
     @property
     def registry(self) -> Registry: ...
+    @property
+    def broker_loads(self) -> dict[str, tuple[BrokerLoad, ...]]: ...
     @property
     def active_url(self) -> str: ...
     @property
@@ -85,6 +112,22 @@ class Plane(Protocol):
     ) -> Decision: ...
     async def admit(self, adopted: str) -> None: ...
     async def acls(self, account: ServiceAccount) -> tuple[AccountAcl, ...]: ...
+    async def audit(self, query: AuditQuery) -> AuditPage: ...
+    @property
+    def plans(self) -> Plans: ...
+    @property
+    def plan_maker(self) -> PlanMaker: ...
+    @property
+    def balancing(self) -> Balancing: ...
+    @property
+    def health(self) -> HealthService: ...
+    @property
+    def sizing(self) -> Sizing: ...
+    @property
+    def resizer(self) -> Resizer: ...
+    @property
+    def roll_planner(self) -> RollPlanner: ...
+    async def observe_topics(self, cluster: str, names: Collection[str]) -> Observation: ...
     async def check(self) -> tuple[Difference, ...]: ...
     async def repair(self) -> tuple[Difference, ...]: ...
 
@@ -111,6 +154,15 @@ def _authenticated(plane: Plane, authorization: str | None) -> OperatorToken:
     return token_of(plane.registry, authorization)
 
 
+def _sender(scope: Scope, authorization: str | None) -> OperatorToken | None:
+    """The operator who sends a body; None for a gateway."""
+    plane: Plane = scope["app"].state.plane
+    if scope["path"] == GATEWAY_CALLS_PATH:
+        plane.gateway_calls.authenticate((authorization or "").partition(" ")[2].strip())
+        return None
+    return _authenticated(plane, authorization)
+
+
 Caller = Annotated[OperatorToken, Depends(caller)]
 CurrentPlane = Annotated[Plane, Depends(plane_of)]
 IfMatch = Annotated[
@@ -132,6 +184,10 @@ class Call:
     def registry(self) -> Registry:
         return self.plane.registry
 
+    @property
+    def actor(self) -> str:
+        return f"operator/{self.token.id}"
+
     def may(self, cluster: str | None, needed: OperatorRole = OperatorRole.CLUSTER_ADMIN) -> None:
         require(self.token, needed, cluster)
 
@@ -145,7 +201,7 @@ class Call:
         return await self.plane.decide(
             decision,
             kind,
-            actor=f"operator/{self.token.id}",
+            actor=self.actor,
             request=self.request,
             fingerprint=self.fingerprint,
         )
@@ -291,6 +347,8 @@ def problem(error: PenstockError) -> JSONResponse:
 def _status(error: PenstockError) -> int:
     if isinstance(error, ControlError):
         return error.status
+    if isinstance(error, NotFoundError):
+        return HTTPStatus.NOT_FOUND
     if error.fault is Fault.CALLER:
         return HTTPStatus.UNPROCESSABLE_ENTITY
     return HTTPStatus.SERVICE_UNAVAILABLE if error.retriable else HTTPStatus.INTERNAL_SERVER_ERROR
@@ -326,7 +384,17 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 def make_api(plane: Plane | None = None) -> FastAPI:
     """The app; without a plane it can only describe itself."""
-    from penstock.control.api import quota_routes
+    from penstock.control.api import (
+        broker_routes,
+        gateway_routes,
+        health_routes,
+        load_routes,
+        plan_routes,
+        quota_routes,
+        resize_routes,
+        roll_routes,
+        sizing_routes,
+    )
     from penstock.control.api.routes import router
 
     app = FastAPI(
@@ -340,11 +408,19 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     app.state.plane = plane
     app.add_middleware(
         BodyLimits,
-        authenticate=lambda scope, authorization: _authenticated(scope["app"].state.plane, authorization),
+        authenticate=_sender,
         problem=problem,
     )
     app.include_router(router, responses=_documented())
     app.include_router(quota_routes.router, responses=_documented())
+    app.include_router(broker_routes.router, responses=_documented())
+    app.include_router(load_routes.router, responses=_documented())
+    app.include_router(gateway_routes.router, responses=_documented())
+    app.include_router(plan_routes.router, responses=_documented())
+    app.include_router(health_routes.router, responses=_documented())
+    app.include_router(sizing_routes.router, responses=_documented())
+    app.include_router(resize_routes.router, responses=_documented())
+    app.include_router(roll_routes.router, responses=_documented())
     app.add_api_route("/metrics", _metrics, include_in_schema=False)
     app.add_api_route("/healthz", _healthy, include_in_schema=False)
     app.add_exception_handler(PenstockError, _penstock_error)
@@ -355,7 +431,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
 
 
 async def _metrics(plane: CurrentPlane) -> Response:
-    return Response(metrics_text(plane), media_type="text/plain; version=0.0.4")
+    return Response(page_of(ControlMetrics(plane))(), media_type="text/plain; version=0.0.4")
 
 
 async def _healthy(plane: CurrentPlane) -> dict[str, str]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX: Final = 256 * 1024  # an account with the most grants takes a fourth of it
 # Routes with larger bodies, and the role that may send them.
 LARGE_BODIES: Final = {"/v1/import": (257 << 20, OperatorRole.ADMIN)}
+GATEWAY_CALLS_PATH: Final = "/v1/gateway-calls"  # with a gateway's token
+GATEWAY_CALL_BYTES_MAX: Final = 4 << 20  # a tenant's partitions, by name
 
 
 class BodyLimits:
@@ -36,7 +38,7 @@ class BodyLimits:
     def __init__(
         self,
         app: ASGIApp,
-        authenticate: Callable[[Scope, str | None], OperatorToken],
+        authenticate: Callable[[Scope, str | None], OperatorToken | None],
         problem: Callable[[PenstockError], Response],
     ) -> None:
         self.app = app
@@ -62,6 +64,8 @@ class BodyLimits:
 
     def _limit(self, scope: Scope, headers: Headers) -> int:
         token = self.authenticate(scope, headers.get("Authorization"))
+        if token is None:
+            return GATEWAY_CALL_BYTES_MAX
         limit, role = LARGE_BODIES.get(scope["path"], (BODY_BYTES_MAX, None))
         if role is not None:
             require(token, role)

@@ -28,6 +28,8 @@ from penstock.control.api.schemas import (
     AccountChange,
     AccountView,
     AclView,
+    AuditEvents,
+    AuditEventView,
     CellView,
     ClusterAccepted,
     ClusterChange,
@@ -53,6 +55,7 @@ from penstock.control.api.schemas import (
     TokenMade,
     TokenView,
 )
+from penstock.control.audit_log import AuditQuery
 from penstock.control.capacity_units import ADOPTED_CAPACITY, TABLES, units_for
 from penstock.control.checker import Difference
 from penstock.control.cluster_placement import load_key
@@ -79,9 +82,10 @@ Id = Annotated[str, Path(max_length=63)]
 Text = Annotated[str, Query(max_length=63)]
 
 
-def _cluster_view(registry: Registry, cluster: LogicalCluster) -> ClusterView:
+def _cluster_view(plane: Plane, cluster: LogicalCluster) -> ClusterView:
+    registry = plane.registry
     physical = registry.get(PhysicalCluster, cluster.cluster)
-    return ClusterView.of(cluster, quota_for(registry, cluster), physical)
+    return ClusterView.of(cluster, quota_for(registry, cluster), physical, plane.gateways)
 
 
 # The control plane itself
@@ -103,7 +107,29 @@ async def get_status(plane: CurrentPlane, token: Caller) -> StatusView:
         end=end,
         clusters=clusters,
         operations_running=len(running),
+        conditions=sum(len(physical.conditions) for physical in plane.registry.all(PhysicalCluster)),
+        capabilities_missing=sum(len(physical.missing) for physical in plane.registry.all(PhysicalCluster)),
     )
+
+
+@router.get("/audit", operation_id="readAuditLog", tags=["control"])
+async def list_audit_events(
+    plane: CurrentPlane,
+    token: Caller,
+    offset: Annotated[int | None, Query(ge=0, le=2**62, description="`next` of the previous page.")] = None,
+    since_ms: Annotated[int | None, Query(ge=0, le=2**52, description="From a time.")] = None,
+    last: Annotated[int | None, Query(ge=1, le=1000, description="The last events, instead.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    actor: Annotated[str, Query(max_length=200)] = "",
+    operation: Annotated[str, Query(max_length=200, description="Beginning of the operation.")] = "",
+    subject: Annotated[str, Query(max_length=200)] = "",
+    cluster: Annotated[str, Query(max_length=200, description="A logical cluster id.")] = "",
+) -> AuditEvents:
+    """What operators changed, oldest first."""
+    require(token, OperatorRole.ADMIN)
+    query = AuditQuery(offset, since_ms, last, limit, actor, operation, subject, cluster)
+    page = await plane.audit(query)
+    return AuditEvents(items=[AuditEventView.of(each) for each in page.events], next=page.next, end=page.end)
 
 
 @router.get("/check", operation_id="check", tags=["control"])
@@ -150,7 +176,7 @@ async def list_clusters(plane: CurrentPlane, token: Caller, pages: Pages, name: 
     def matches(cluster: LogicalCluster) -> bool:
         return (not name or cluster.name == name) and (not allowed or cluster.id in allowed)
 
-    return pages.entities(registry, LogicalCluster, lambda c: _cluster_view(registry, c), matches)
+    return pages.entities(registry, LogicalCluster, lambda c: _cluster_view(plane, c), matches)
 
 
 @router.post("/clusters", operation_id="createCluster", status_code=202, tags=["clusters"])
@@ -173,7 +199,8 @@ def _cluster_request(registry: Registry, body: NewCluster) -> ClusterRequest:
     if units is None:
         capacity = next((p.capacity for p in registry.all(PhysicalCluster)), "laptop")
         if body.adopted is not None:
-            capacity = ADOPTED_CAPACITY
+            named = (p.capacity for p in registry.all(PhysicalCluster) if p.name == body.adopted)
+            capacity = next(named, ADOPTED_CAPACITY)
         needs = {Dimension(name): value for name, value in body.needs.items()}
         units = units_for(needs, TABLES[capacity])
     return ClusterRequest(
@@ -194,7 +221,7 @@ async def get_cluster(plane: CurrentPlane, token: Caller, cluster: Id, response:
     """By id or name."""
     logical = cluster_for(plane.registry, token, OperatorRole.VIEWER, cluster)
     set_etag(response, logical)
-    return _cluster_view(plane.registry, logical)
+    return _cluster_view(plane, logical)
 
 
 @router.patch("/clusters/{cluster}", operation_id="updateCluster", status_code=202, tags=["clusters"])
@@ -232,7 +259,7 @@ async def move_cluster(call: Change, cluster: Id, body: ClusterMove, response: R
 
 def accepted(call: Call, decided: Decision, response: Response) -> ClusterAccepted:
     subject = decided.subject
-    shown = _cluster_view(call.registry, subject) if isinstance(subject, LogicalCluster) else None
+    shown = _cluster_view(call.plane, subject) if isinstance(subject, LogicalCluster) else None
     return ClusterAccepted(operation=operation_view(decided, response), cluster=shown)
 
 
@@ -426,8 +453,10 @@ async def list_physical(plane: CurrentPlane, token: Caller, pages: Pages) -> Res
 async def get_physical(
     plane: CurrentPlane, token: Caller, physical: Id, response: Response
 ) -> PhysicalClusterView:
+    """By id or name, with what it does not allow and the features that are therefore off."""
     require(token, OperatorRole.VIEWER)
-    entity = plane.registry.need(PhysicalCluster, physical)
+    named = (p for p in plane.registry.all(PhysicalCluster) if p.name == physical)
+    entity = next(named, None) or plane.registry.need(PhysicalCluster, physical)
     set_etag(response, entity)
     return PhysicalClusterView.of(entity)
 
@@ -452,7 +481,7 @@ def _cells(plane: Plane) -> list[CellView]:
             id=cell.id,
             physical_cluster=physical.id,
             brokers=list(cell.brokers),
-            load=plane.loads.get(load_key(physical.id, cell.id), 0.0),
+            load=plane.loads.get(load_key(physical.id, cell.id)),
             clusters=tenants[load_key(physical.id, cell.id)],
             conditions=[ConditionView.of_attributes(c) for c in physical.conditions if cell.id in c.cells],
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.control.acls import Origin
+from penstock.control.gateway_directory import GatewayDirectory, GatewayState, RegisteredGateway
 from penstock.model.api_keys import ROTATION_SECONDS
 from penstock.model.entities import (
     ApiKey,
@@ -27,6 +28,8 @@ from penstock.model.events import Dimension
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from penstock.model.events import AuditEvent
 
 T = TypeVar("T")
 
@@ -88,7 +91,7 @@ class NewCluster(RequestBody):
     ] = {}
     tenancy: Tenancy = Tenancy.SHARED
     adopted: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
-    """The adopted, empty cluster for a dedicated one; omitted: brokers are provisioned."""
+    """The adopted cluster to use; omitted: any shared one, or new brokers for a dedicated one."""
     zones: Zones = Zones.MULTI
     network: NetworkSchema = NetworkSchema()
     overrides: Overrides = {}
@@ -117,8 +120,8 @@ class ClusterChange(RequestBody):
 
 
 class ClusterMove(RequestBody):
-    cell: Annotated[str, Field(max_length=64)] | None = None
-    """Omitted: any other cell with room."""
+    cell: Annotated[str, Field(max_length=128)] | None = None
+    """`cell-2`, or `east/cell-2` with its physical cluster; omitted: any other cell with room."""
 
 
 class NewAccount(RequestBody):
@@ -202,20 +205,33 @@ class ClusterView(View):
     """The adopted cluster that it uses."""
     cell: str
     bootstrap: str
+    tls: bool
+    """Whether its gateways use TLS."""
     version: int
 
     @classmethod
     def of(
-        cls, cluster: LogicalCluster, quota: Mapping[str, float], physical: PhysicalCluster | None
+        cls,
+        cluster: LogicalCluster,
+        quota: Mapping[str, float],
+        physical: PhysicalCluster | None,
+        gateways: GatewayDirectory,
     ) -> ClusterView:
         return cls.of_attributes(
             cluster,
             quota=quota,
             network=NetworkSchema(allow=list(cluster.network.allow), deny=list(cluster.network.deny)),
             physical_cluster=cluster.cluster,
-            adopted=(physical.adopted or None) if physical is not None else None,
-            bootstrap=physical.bootstrap if physical is not None else "",
+            adopted=_adopted_name(physical),
+            bootstrap=gateways.bootstrap(cluster, physical),
+            tls=gateways.uses_tls(cluster.cluster),
         )
+
+
+def _adopted_name(physical: PhysicalCluster | None) -> str | None:
+    if physical is None:
+        return None
+    return physical.name if physical.is_shareable else physical.adopted or None
 
 
 class AccountView(View):
@@ -265,7 +281,9 @@ class KeyView(View):
 
 class ConditionView(View):
     kind: str
-    """`needs-cell`: cells are full, and moving tenants cannot relieve them."""
+    """`needs-cell`: cells are full, and moving tenants cannot relieve them. `imbalanced`: a goal has been
+    violated for a while. `balance-blocked`: nothing may move now. `balancing`: plans are running.
+    `brokers-lost`, `brokers-unused`, `unusable`: of adopted clusters."""
     since_ms: int
     detail: str
     remedy: str
@@ -275,11 +293,22 @@ class ConditionView(View):
     """How many are missing."""
 
 
+class MissingCapabilityView(View):
+    """Something that a cluster does not allow."""
+
+    capability: str
+    needed_for: str
+    """The features that are off."""
+    reason: str
+    remedy: str
+
+
 class CellView(View):
     id: str
     physical_cluster: str
     brokers: list[int]
-    load: float
+    load: float | None
+    """Null: unknown, because a broker's is."""
     clusters: int
     conditions: list[ConditionView]
 
@@ -295,14 +324,69 @@ class PhysicalClusterView(View):
     brokers: int
     cells: int
     bootstrap: str
+    capacity: str
+    """The table of capacity units: laptop or published."""
+    balance_mode: str
+    """`off`, `advise` or `auto`."""
+    hardware: str
+    """The hardware profile of its brokers; empty: unknown."""
+    size_mode: str
+    """`advise` or `auto`."""
+    size_bounds: dict[str, float]
     conditions: list[ConditionView]
+    missing: list[MissingCapabilityView]
     version: int
 
     @classmethod
     def of(cls, physical: PhysicalCluster) -> PhysicalClusterView:
         conditions = [ConditionView.of_attributes(condition) for condition in physical.conditions]
+        missing = [MissingCapabilityView.of_attributes(each) for each in physical.missing]
         brokers, cells = len(physical.brokers), len(physical.cells)
-        return cls.of_attributes(physical, brokers=brokers, cells=cells, conditions=conditions)
+        return cls.of_attributes(
+            physical, brokers=brokers, cells=cells, conditions=conditions, missing=missing
+        )
+
+
+class GatewayView(View):
+    """A gateway that has registered itself."""
+
+    cluster: str
+    gateway: str
+    state: GatewayState
+    silent_seconds: float
+    """Since its latest heartbeat."""
+    instance: str
+    """Its host and settings file."""
+    bootstrap: str
+    """Its advertised addresses; with SNI, `*.domain:port`."""
+    tls: bool
+    workers: int
+    connections: int
+    state_age_seconds: float
+    """Since the gateway last read the end of `_penstock.state`."""
+    version: str
+    started_ms: int
+
+    @classmethod
+    def of(cls, gateway: RegisteredGateway) -> GatewayView:
+        heartbeat = gateway.heartbeat
+        return cls.of_attributes(
+            heartbeat,
+            state=gateway.state,
+            silent_seconds=round(gateway.silent_seconds, 1),
+            bootstrap=heartbeat.bootstrap or f"*.{heartbeat.domain}:{heartbeat.port}",
+            state_age_seconds=heartbeat.state_age_ms / 1000,
+        )
+
+
+class GatewayCall(RequestBody):
+    tenant: Annotated[str, Field(max_length=63)]
+    call: Annotated[str, Field(max_length=63)]
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class GatewayCallResult(BaseModel):
+    result: Any
 
 
 class TokenView(View):
@@ -325,6 +409,10 @@ class StatusView(View):
     end: int
     clusters: int
     operations_running: int
+    conditions: int
+    """Problems of physical clusters that an operator should know about."""
+    capabilities_missing: int
+    """How many features of adopted clusters are off for lack of a capability."""
 
 
 class Page(BaseModel, Generic[T]):
@@ -356,6 +444,45 @@ class KeyAccepted(Accepted):
 class TokenMade(BaseModel):
     token: TokenView
     secret: str | None
+
+
+class AuditEventView(View):
+    id: str
+    time_ms: int
+    actor: str
+    operation: str
+    subject_kind: str
+    subject: str
+    cluster: str | None
+    """The logical cluster, if the event is about one."""
+    outcome: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    reason: str | None
+
+    @classmethod
+    def of(cls, event: AuditEvent) -> AuditEventView:
+        return cls(
+            id=event.id,
+            time_ms=event.time_ms,
+            actor=event.actor,
+            operation=event.operation,
+            subject_kind=event.subject_kind,
+            subject=event.subject,
+            cluster=event.tenant,
+            outcome=str(event.outcome),
+            before=None if event.before is None else dict(event.before),
+            after=None if event.after is None else dict(event.after),
+            reason=event.reason,
+        )
+
+
+class AuditEvents(BaseModel):
+    items: list[AuditEventView]
+    next: int
+    """The offset to continue from."""
+    end: int
+    """Where the log ends now: with `next` there, there are no further events yet."""
 
 
 class Differences(BaseModel):

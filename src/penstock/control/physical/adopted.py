@@ -1,9 +1,9 @@
 """Dedicated clusters on adopted brokers that run elsewhere.
 
 `penstock fleet adopt` has probed the cluster and stored its login. It is given to one tenant. It must be
-the cluster that was adopted, allow what tenants need, and be empty, because existing topics would share
-it with the tenant's. Its tenant's users get passwords from a platform key made for this cluster. When the
-tenant is deleted, the brokers keep running, as empty as before.
+the cluster that was adopted, allow what tenants need, and carry no other platform. What others have on it
+stays untouched, and the tenant does not see it. Its tenant's users get passwords from a platform key made
+for this cluster. When the tenant is deleted, the brokers keep running, with what they had before.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ from __future__ import annotations
 import shutil
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
-import yaml
 
+from penstock.control.capacity_units import ADOPTED_CAPACITY
 from penstock.control.physical.cluster_access import ProvidedCluster
 from penstock.control.physical.gateway_files import (
     GATEWAY_FILE,
     GatewayFile,
     advertised_bootstrap,
     free_ports,
+    kept_ports,
+    management_address,
 )
 from penstock.control.physical.gateway_supervisor import GatewaySupervisor
 from penstock.control.physical.local import DEDICATED, cells_of
 from penstock.fleet.adoption import load_adopted, load_target
-from penstock.fleet.capabilities import Capability, require
+from penstock.fleet.capabilities import Capability, missing_capabilities, require
 from penstock.fleet.certificates import load_platform_key
 from penstock.fleet.layout import Layout, make_directory
 from penstock.gateway.process.tenant_source import GATEWAY_USER
-from penstock.kafka.admin import acls, brokers, groups, topics, users
+from penstock.kafka.admin import acls, brokers, topics, users
 from penstock.kafka.admin.acls import AclFilter
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
@@ -38,12 +40,13 @@ from penstock.kafka.metrics_agents import identify
 from penstock.kafka.security import Mechanism
 from penstock.model.entities import BrokerEndpoint
 from penstock.model.errors import PenstockError
-from penstock.model.errors.fleet import AdoptedNotEmpty, AdoptedTwice, CapabilityMissing
+from penstock.model.errors.balance import GrowthImpossible
+from penstock.model.errors.fleet import AdoptedInUse, AdoptedTwice, CapabilityMissing
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 from penstock.model.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from penstock.fleet.adoption import Adopted, Target
     from penstock.model.entities import PhysicalCluster
@@ -51,9 +54,7 @@ if TYPE_CHECKING:
 ADOPTED: Final = "adopted"
 NEEDED: Final = (Capability.TOPICS, Capability.USERS, Capability.ACLS)
 FEATURE: Final = "a dedicated cluster"
-BACKSTOP: Final = "client quotas as a backstop"  # without it, gateways alone throttle tenants
 NO_ZONE: Final = Zone("none")  # for brokers without a rack
-KAFKA_INTERNAL: Final = "__"  # prefix of Kafka's internal topics
 PLATFORM_INTERNAL: Final = "_penstock."
 NAMES_MAX: Final = 3  # listed in an error
 
@@ -80,11 +81,10 @@ class AdoptedProvisioner:
         _authority(target, adopted)
         async with Client(target.bootstrap, target.security) as client:
             await _describe_adopted(client, known)
-            held = [name for name in await topics.describe(client) if not name.startswith(KAFKA_INTERNAL)]
-            held += list(await groups.list_all(client))
+            held = [name for name in await topics.describe(client) if name.startswith(PLATFORM_INTERNAL)]
         if held:
             shown = ", ".join(sorted(held)[:NAMES_MAX]) + (" and more" if len(held) > NAMES_MAX else "")
-            raise AdoptedNotEmpty(name=adopted, count=len(held), shown=shown)
+            raise AdoptedInUse(name=adopted, shown=shown)
 
     async def provision(self, cluster: PhysicalCluster, units: int) -> ProvidedCluster:
         del units  # its brokers are given
@@ -111,6 +111,30 @@ class AdoptedProvisioner:
             await _clean_up(client)
         shutil.rmtree(home.home)
 
+    def check_growth(self, cluster: PhysicalCluster) -> None:
+        raise GrowthImpossible(
+            cluster=cluster.name,
+            reason="its brokers run elsewhere",
+            way_out="Start brokers there: they join by themselves, and `penstock fleet grow` fills them.",
+        )
+
+    async def grow(self, cluster: PhysicalCluster, brokers: Mapping[BrokerId, Zone]) -> ProvidedCluster:
+        del brokers
+        self.check_growth(cluster)
+        raise AssertionError(cluster.id)
+
+    async def shrink(self, cluster: PhysicalCluster, brokers: Collection[int]) -> bool:
+        """They are stopped where they run."""
+        del cluster, brokers
+        return False
+
+    async def forget(self, cluster: PhysicalCluster, brokers: Collection[int]) -> ProvidedCluster | None:
+        del brokers
+        return await self._provide(cluster) if self._home(cluster).home.exists() else None
+
+    def fleet(self) -> tuple[ProvidedCluster, ...]:
+        return ()
+
     def growth(self, cluster: PhysicalCluster, brokers: int) -> str:
         if cluster.provider != ADOPTED:
             return ""
@@ -131,7 +155,9 @@ class AdoptedProvisioner:
         path = home.home / GATEWAY_FILE
         ca = _authority(target, cluster.adopted)
         file = GatewayFile(cluster.adopted, cluster.id, places, home.secrets / "platform.key", ca)
-        file.write(path, _ports(path, places))
+        address = management_address(path)
+        metrics_port = int(address.rpartition(":")[2]) if address else free_ports(1)[0]
+        file.write(path, kept_ports(path, places), metrics_port)
         if self._gateways is not None:
             self._gateways.supervise(cluster.id, path)
         return ProvidedCluster(
@@ -146,7 +172,8 @@ class AdoptedProvisioner:
             security=target.security,
             metrics=await agents_of(cluster.adopted, target.metrics, places),
             tenants_bootstrap=advertised_bootstrap(path),
-            sets_client_quotas=sets_client_quotas(known),
+            missing=missing_capabilities(known.capabilities),
+            capacity=ADOPTED_CAPACITY,
         )
 
 
@@ -160,16 +187,6 @@ def endpoints_of(described: brokers.Description) -> tuple[BrokerEndpoint, ...]:
     )
 
 
-def sets_client_quotas(known: Adopted) -> bool:
-    """Whether the platform may set client quotas; logs what is missing if not."""
-    try:
-        require(known.capabilities, Capability.CLIENT_QUOTAS, feature=BACKSTOP, cluster=known.name)
-    except CapabilityMissing as missing:
-        log.warning("client quotas not set", cluster=known.name, error=str(missing))
-        return False
-    return True
-
-
 async def _describe_adopted(client: Client, known: Adopted) -> brokers.Description:
     """Its brokers, if it is still the adopted cluster: its address may lead to another one now."""
     described = await brokers.describe(client)
@@ -181,7 +198,7 @@ async def _describe_adopted(client: Client, known: Adopted) -> brokers.Descripti
 
 
 async def _clean_up(client: Client) -> None:
-    """Deletes what gateways needed: the cluster had nothing of the kind when it was given to the tenant."""
+    """Deletes what gateways needed: the cluster carried no platform when it was given to the tenant."""
     listed = results_or_raise(await topics.describe(client))
     internal = [topic.id for name, topic in listed.items() if name.startswith(PLATFORM_INTERNAL)]
     if internal:
@@ -205,14 +222,6 @@ def _authority(target: Target, name: str) -> Path | None:
             way_out="Adopt it with --ca <file>.",
         )
     return Path(ca)
-
-
-def _ports(path: Path, places: tuple[BrokerEndpoint, ...]) -> list[int]:
-    """A broker keeps the port that tenants use."""
-    before: dict[str, Any] = yaml.safe_load(path.read_text()) if path.exists() else {"brokers": []}
-    known = {broker["id"]: broker["port"] for broker in before["brokers"]}
-    new = free_ports(sum(place.id not in known for place in places))
-    return [known.get(place.id) or new.pop() for place in places]
 
 
 async def agents_of(

@@ -8,15 +8,18 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+from penstock.control.observation import read_published_states
 from penstock.control.physical.adopted import ADOPTED, agents_of, endpoints_of
-from penstock.control.physical.cluster_access import ProvidedCluster
+from penstock.control.physical.cluster_access import BrokerSelection, ProvidedCluster
 from penstock.control.physical.local import cells_of
-from penstock.control.settings import cluster_key
+from penstock.fleet.capabilities import missing_capabilities
+from penstock.fleet.capability_probe import probe_capabilities
+from penstock.fleet.gateway_credentials import tenants_key
 from penstock.fleet.rights import require_rights
 from penstock.kafka.admin import brokers
 from penstock.kafka.client import Client
 from penstock.model.entities import PhysicalCluster
-from penstock.model.errors.fleet import ClusterReplaced, ClusterTwice
+from penstock.model.errors.fleet import ClusterClaimed, ClusterReplaced, ClusterTwice, NoBrokersSelected
 from penstock.model.ids import ID_ALPHABET, ID_LENGTH, PhysicalClusterId
 
 if TYPE_CHECKING:
@@ -25,8 +28,10 @@ if TYPE_CHECKING:
     from penstock.control.registry import Registry
     from penstock.control.settings import ConfiguredCluster
     from penstock.fleet.passwords import PlatformKey
+    from penstock.model.entities import BrokerEndpoint
 
 REACH_SECONDS_MAX: Final = 5.0  # to describe itself
+TENANTS_SHOWN_MAX: Final = 3  # in an error
 
 
 async def provide(cluster: ConfiguredCluster, platform_key: PlatformKey) -> ProvidedCluster:
@@ -39,20 +44,37 @@ async def provide(cluster: ConfiguredCluster, platform_key: PlatformKey) -> Prov
                 name=cluster.name, kafka_id=cluster.kafka_id, bootstrap=cluster.bootstrap, other=kafka_id
             )
         await require_rights(client, cluster.name, cluster.bootstrap, cluster.security)
-    places = endpoints_of(described)
+        rows = await probe_capabilities(
+            client,
+            described,
+            bootstrap=cluster.bootstrap,
+            security=cluster.security,
+            metrics=cluster.metrics,
+        )
+    selection = BrokerSelection(cluster.brokers, cluster.zones, one_cell=cluster.cell_brokers == 0)
+    places = tuple(broker for broker in endpoints_of(described) if selection.includes(broker))
+    if not places:
+        raise NoBrokersSelected(name=cluster.name, listed=_listed(endpoints_of(described)))
     return ProvidedCluster(
         id=cluster_id(kafka_id),
         name=cluster.name,
         provider=ADOPTED,
         bootstrap=cluster.bootstrap,
-        key=cluster_key(platform_key, kafka_id),
+        key=tenants_key(platform_key, kafka_id, cluster.key_generation),
         brokers=places,
         cells=cells_of(places, cluster.cell_brokers),
         kafka_id=kafka_id,
         security=cluster.security,
         metrics=await agents_of(cluster.name, cluster.metrics, places) if cluster.metrics else (),
         tenants_bootstrap=cluster.gateways,
+        missing=missing_capabilities(rows),
+        capacity=cluster.capacity,
+        selection=selection,
     )
+
+
+def _listed(brokers: Sequence[BrokerEndpoint]) -> str:
+    return ", ".join(f"{broker.id} in {broker.zone}" for broker in brokers)
 
 
 def cluster_id(kafka_id: str) -> PhysicalClusterId:
@@ -62,6 +84,16 @@ def cluster_id(kafka_id: str) -> PhysicalClusterId:
         number, digit = divmod(number, len(ID_ALPHABET))
         tail += ID_ALPHABET[digit]
     return PhysicalClusterId(f"pkc-{tail}")
+
+
+async def require_unclaimed(registry: Registry, provided: ProvidedCluster) -> None:
+    """Raises if gateways on a cluster that the registry does not know serve tenants of another one."""
+    if registry.get(PhysicalCluster, provided.id) is not None:
+        return
+    async with provided.client() as client:
+        tenants = sorted(await read_published_states(client))
+    if tenants:
+        raise ClusterClaimed(name=provided.name, tenants=", ".join(tenants[:TENANTS_SHOWN_MAX]))
 
 
 def require_same(registry: Registry, known: Sequence[ProvidedCluster], provided: ProvidedCluster) -> None:

@@ -33,6 +33,12 @@ def advertised_bootstrap(path: Path) -> str:
     return ",".join(f"{host}:{broker['port']}" for broker in document["brokers"])
 
 
+def management_address(path: Path) -> str:
+    """`host:port` of the gateway's management address, from its settings file; empty without one."""
+    port = yaml.safe_load(path.read_text()).get("metrics_port") if path.exists() else None
+    return f"127.0.0.1:{port}" if port else ""
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayFile:
     """Settings of a gateway in front of every broker, by port, that follows the cluster's state topic."""
@@ -46,7 +52,7 @@ class GatewayFile:
     handler_threads: int = 0  # of each broker with metrics
     request_bytes_max: int | None = None  # that the brokers accept; default: the gateway's
 
-    def write(self, path: Path, ports: Sequence[int]) -> Path:
+    def write(self, path: Path, ports: Sequence[int], metrics_port: int | None = None) -> Path:
         document: dict[str, Any] = {
             "gateway": f"gw-{self.name}",
             "cluster": str(self.cluster),
@@ -56,6 +62,8 @@ class GatewayFile:
             "tenants_from": "state",
             "brokers": [self._broker(*each) for each in zip(self.brokers, ports, strict=True)],
         }
+        if metrics_port is not None:
+            document["metrics_port"] = metrics_port
         if self.ca is not None:
             document["upstream_ca"] = str(self.ca)
         if self.request_bytes_max is not None:
@@ -90,3 +98,11 @@ def free_ports(count: int) -> list[int]:
     while len(ports) < count:
         ports.add(free_port("127.0.0.1", ports, random.SystemRandom()))
     return list(ports)
+
+
+def kept_ports(path: Path, places: Sequence[BrokerEndpoint]) -> list[int]:
+    """The ports of these brokers: one that the file has keeps its port, another gets a free one."""
+    before: dict[str, Any] = yaml.safe_load(path.read_text()) if path.exists() else {"brokers": []}
+    known = {broker["id"]: broker["port"] for broker in before["brokers"]}
+    new = free_ports(sum(place.id not in known for place in places))
+    return [known.get(place.id) or new.pop() for place in places]

@@ -7,7 +7,7 @@
 
 Like a broker, a gateway outlives the process that started it: its tenants do not notice that a control
 plane ends. The gateway inherits the lock, so two supervisors cannot start it twice, and a free lock means
-that it has died. A gateway whose settings file changed is restarted.
+that it has died. A gateway whose settings file changed is restarted, but brokers are followed without one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+import yaml
 
 from penstock.process_identity import read_identity, try_lock
 
@@ -159,7 +160,10 @@ def _process_file(path: Path) -> Path:
 
 
 def _settings(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """A hash of what only a restart changes."""
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
+    rest = {key: value for key, value in document.items() if key != "brokers"}
+    return hashlib.sha256(yaml.safe_dump(rest).encode()).hexdigest()
 
 
 def _served(path: Path) -> str:

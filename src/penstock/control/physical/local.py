@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,24 +19,35 @@ from penstock.control.physical.gateway_files import (
     GatewayFile,
     advertised_bootstrap,
     free_ports,
+    kept_ports,
+    management_address,
 )
 from penstock.control.physical.gateway_supervisor import GatewaySupervisor, stop_gateway
 from penstock.fleet.certificates import load_platform_key
 from penstock.fleet.kafka_properties import broker_request_bytes_max, handler_threads
 from penstock.fleet.layout import Layout, make_directory
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document, open_fleet, save_fleet_document
-from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.resize import (
+    add_brokers,
+    check_growth,
+    forget_brokers,
+    local_cluster,
+    stop_brokers,
+)
+from penstock.fleet.runtime import obtain_runtime, runtime_of, use_versions
 from penstock.fleet.spec import Listener
 from penstock.fleet.spec_file import parse_fleet
 from penstock.fleet.supervisor import Supervisor, stop_nodes
+from penstock.kafka.admin import brokers
 from penstock.kafka.security import tls_context
 from penstock.model.entities import BrokerEndpoint, CellMembers
+from penstock.model.errors.balance import BrokerNotStarted
 from penstock.model.errors.control import ProvisionerMissing
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 from penstock.model.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from penstock.fleet.local_fleet import LocalCluster, LocalFleet
@@ -45,6 +57,8 @@ if TYPE_CHECKING:
 LOCAL: Final = "local"
 DEDICATED: Final = "dedicated"  # directory of the homes of dedicated clusters
 DEDICATED_BROKERS: Final = 1
+START_SECONDS_MAX: Final = 120.0  # for brokers that are added
+POLL_SECONDS: Final = 0.2
 
 
 def fleet_clusters(layout: Layout, *, cell_brokers: int = 0) -> tuple[ProvidedCluster, ...]:
@@ -68,6 +82,7 @@ def provided_cluster(fleet: LocalFleet, cluster: LocalCluster, *, cell_brokers: 
         tls=tls_context(fleet.access.ca) if spec.tls else None,
         metrics=_metrics(spec),
         tenants_bootstrap=advertised_bootstrap(gateway_file(fleet.layout, spec)),
+        controllers=spec.bootstrap(Listener.CONTROLLER),
     )
 
 
@@ -85,7 +100,9 @@ def gateway_file(layout: Layout, spec: ClusterSpec) -> Path:
     return layout.cluster(spec.name) / GATEWAY_FILE
 
 
-def write_gateway_file(layout: Layout, cluster: LocalCluster, ports: Sequence[int], ca: Path) -> Path:
+def write_gateway_file(
+    layout: Layout, cluster: LocalCluster, ports: Sequence[int], ca: Path, metrics_port: int | None = None
+) -> Path:
     """Writes the settings of a gateway in front of every broker of a cluster."""
     spec = cluster.cluster.spec
     file = GatewayFile(
@@ -98,7 +115,7 @@ def write_gateway_file(layout: Layout, cluster: LocalCluster, ports: Sequence[in
         handler_threads=handler_threads(spec),
         request_bytes_max=broker_request_bytes_max(spec),
     )
-    return file.write(gateway_file(layout, spec), ports)
+    return file.write(gateway_file(layout, spec), ports, metrics_port)
 
 
 def _places(spec: ClusterSpec) -> tuple[BrokerEndpoint, ...]:
@@ -134,6 +151,22 @@ async def stop_dedicated(layout: Layout) -> list[str]:
     return stopped
 
 
+async def _until_listed(provided: ProvidedCluster, expected: Collection[int]) -> None:
+    """Returns when the cluster lists these brokers as serving."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    async with provided.client() as client:
+        while True:
+            listed = {b for b, one in (await brokers.describe(client)).brokers.items() if not one.fenced}
+            missing = sorted(set(expected) - listed)
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                shown = ", ".join(f"broker {broker}" for broker in missing)
+                reason = f"{provided.name} does not list it"
+                raise BrokerNotStarted(brokers=shown, seconds=START_SECONDS_MAX, reason=reason)
+            await asyncio.sleep(POLL_SECONDS)
+
+
 class SupervisedCluster:
     """A cluster whose nodes are restarted when they die."""
 
@@ -152,8 +185,16 @@ class SupervisedCluster:
 class LocalProvisioner:
     """Dedicated clusters as local processes. All its state is under its directory."""
 
-    def __init__(self, layout: Layout, *, gateways: bool = True, brokers: int = DEDICATED_BROKERS) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        gateways: bool = True,
+        brokers: int = DEDICATED_BROKERS,
+        cell_brokers: int = 0,
+    ) -> None:
         self._layout = layout
+        self._cell_brokers = cell_brokers  # of the home's own clusters
         self._gateways = GatewaySupervisor() if gateways else None
         self._brokers = brokers
         self._supervised: dict[str, SupervisedCluster] = {}
@@ -197,11 +238,58 @@ class LocalProvisioner:
             shutil.rmtree(home.home)
 
     def growth(self, cluster: PhysicalCluster, brokers: int) -> str:
-        """`penstock up` supervises the home's brokers, so an operator has to add more there."""
         if cluster.provider != LOCAL:
             return ""
         zones = ",".join(cluster.zones)
         return f"add {counted(brokers, 'broker')}, evenly over zones {zones}: `penstock cell add`"
+
+    def fleet(self) -> tuple[ProvidedCluster, ...]:
+        if load_fleet_document(self._layout) is None:
+            return ()
+        return fleet_clusters(self._layout, cell_brokers=self._cell_brokers)
+
+    def check_growth(self, cluster: PhysicalCluster) -> None:
+        check_growth(*self._place(cluster))
+
+    async def grow(self, cluster: PhysicalCluster, brokers: Mapping[BrokerId, Zone]) -> ProvidedCluster:
+        """The home's supervisor starts the brokers, and its gateways follow their file."""
+        layout, name = self._place(cluster)
+        add_brokers(layout, name, brokers)
+        provided = self._described(layout, name, cluster)
+        await _until_listed(provided, brokers.keys())
+        return provided
+
+    async def shrink(self, cluster: PhysicalCluster, brokers: Collection[int]) -> bool:
+        layout, name = self._place(cluster)
+        await stop_brokers(layout, name, brokers)
+        return True
+
+    async def forget(self, cluster: PhysicalCluster, brokers: Collection[int]) -> ProvidedCluster | None:
+        layout, name = self._place(cluster)
+        forget_brokers(layout, name, brokers)
+        return self._described(layout, name, cluster)
+
+    def _place(self, cluster: PhysicalCluster) -> tuple[Layout, str]:
+        """The home of a cluster, and its name there."""
+        if load_fleet_document(self._home(cluster)) is not None:
+            return self._home(cluster), cluster.id
+        for one in load_fleet(self._layout).clusters:
+            if one.cluster.id == cluster.id:
+                return self._layout, one.name
+        raise ProvisionerMissing(reason=f"{cluster.id} is not a cluster of {self._layout.home}")
+
+    def _described(self, layout: Layout, name: str, cluster: PhysicalCluster) -> ProvidedCluster:
+        """The cluster as its fleet file declares it, with its gateways' file rewritten for its brokers."""
+        fleet, local = load_fleet(layout), local_cluster(layout, name)
+        spec = local.cluster.spec
+        path = gateway_file(layout, spec)
+        if path.exists():
+            address = management_address(path)
+            metrics_port = int(address.rpartition(":")[2]) if address else None
+            write_gateway_file(layout, local, kept_ports(path, _places(spec)), fleet.access.ca, metrics_port)
+        cells = self._cell_brokers if layout is self._layout else 0
+        provided = provided_cluster(fleet, local, cell_brokers=cells)
+        return replace(provided, id=PhysicalClusterId(cluster.id), name=cluster.name)
 
     async def close(self) -> None:
         """Gateways and brokers keep running, and a successor supervises them."""
@@ -216,14 +304,16 @@ class LocalProvisioner:
         spec = parse_fleet(document or {}, where=str(home.fleet_file))
         if cluster.id not in self._supervised:
             fleet = open_fleet(spec, home, await obtain_runtime())
-            supervisor = Supervisor(fleet)
+            await use_versions(fleet)
+            supervisor = Supervisor(fleet, runtime_of=runtime_of)
             await supervisor.start()
             self._supervised[cluster.id] = SupervisedCluster(supervisor)
         fleet = self._supervised[cluster.id].supervisor.fleet
         (local,) = fleet.clusters
         path = gateway_file(home, local.cluster.spec)
         if not path.exists():
-            write_gateway_file(home, local, free_ports(len(local.cluster.spec.brokers)), fleet.access.ca)
+            metrics_port, *ports = free_ports(1 + len(local.cluster.spec.brokers))
+            write_gateway_file(home, local, ports, fleet.access.ca, metrics_port)
         provided = provided_cluster(fleet, local)
         if self._gateways is not None:
             self._gateways.supervise(cluster.id, path)

@@ -1,0 +1,425 @@
+"""Judges the brokers of every known physical cluster, every five seconds, and acts on what is wrong.
+
+All control planes follow `_penstock.health` and judge; only the active one acts. A control plane that starts
+reads the last hour again, tick by tick: it then has the same states, spells and findings as its predecessor.
+Ticks are those of the probes' own times, so that the same topic leads to the same judgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from penstock.control import mitigations
+from penstock.control.health_settings import action_modes, held, mode_of, target_for
+from penstock.control.incidents import open_incident
+from penstock.control.interventions import conflict, open_interventions, zones_of
+from penstock.control.mitigations import ACTOR
+from penstock.health.detector import SICK, Finding, HealthState, Verdict, judge
+from penstock.health.evidence import (
+    GRACE_SECONDS,
+    TICK_SECONDS,
+    Evidence,
+    evidence_of,
+    hurt_share,
+    reliable,
+    unique,
+    with_context,
+)
+from penstock.health.history import ProbeReader
+from penstock.health.mitigation import Blocked, Mode, Release, Situation, Take, decide
+from penstock.health.slo import Ledger
+from penstock.kafka.partition_log import bounds, read
+from penstock.model.entities import (
+    Actor,
+    BrokerStatus,
+    Incident,
+    Mitigation,
+    OpenIntervention,
+    PhysicalCluster,
+)
+from penstock.model.errors import PenstockError
+from penstock.model.errors.fleet import InterventionRefused
+from penstock.model.events import BrokerPressure, Phase, Probe, ProbeRole
+from penstock.model.ids import BrokerId
+from penstock.quota.topics import PRESSURE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.control.decisions import Decision, DecisionContext
+    from penstock.control.mitigating import Mitigating
+    from penstock.control.physical.cluster_access import Clusters
+    from penstock.control.registry import Registry
+    from penstock.kafka.client import Client
+    from penstock.model.entities import Entity
+    from penstock.model.events import BrokerLoad, HealthProbe
+
+TICK_MS: Final = int(TICK_SECONDS * 1000)
+GRACE_MS: Final = int(GRACE_SECONDS * 1000)
+REPLAY_TICKS: Final = 720  # an hour, which spells are counted in
+TICKS_KEPT: Final = 24  # for explanations
+HISTORY_MS: Final = 3 * 24 * 3600 * 1000  # of the error budget that is read again after a start
+HURT_TICKS: Final = 2  # that show whether clients suffer
+PRESSURE_SECONDS: Final = 30.0  # a gateway repeats while it lasts
+LOOP_SECONDS: Final = 0.5
+PAUSE_SECONDS: Final = 2.0
+
+log = structlog.get_logger("penstock.health")
+
+
+class Plane(Protocol):
+    async def decide(
+        self, decision: Callable[[Registry, DecisionContext], Decision], kind: type[Entity], *, actor: str
+    ) -> Decision: ...
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def broker_loads(self) -> Mapping[str, tuple[BrokerLoad, ...]]: ...
+
+
+@dataclass
+class ClusterHealth:
+    """What is known of one physical cluster."""
+
+    ledger: Ledger
+    verdict: Verdict = field(default_factory=Verdict)
+    evidence: dict[int, Evidence] = field(default_factory=dict)  # of the last tick
+    ticks: dict[int, list[HealthProbe]] = field(default_factory=lambda: defaultdict(list))
+    judged: int = 0  # number of the last tick
+    judged_ms: int = 0  # when
+    checkers: frozenset[str] = frozenset()  # that are reliable in the last tick
+    stages: dict[int, Mapping[str, int]] = field(default_factory=dict)  # of the last connection to a broker
+    pressed: dict[tuple[int, str], float] = field(default_factory=dict)  # broker and gateway; last report
+    detect_seconds: float = 0.0
+    actions: Counter[str] = field(default_factory=Counter)
+    blocked: dict[int, str] = field(default_factory=dict)
+    suffered: tuple[int, int] = (0, 0)  # client probes that failed, and all, since an incident began
+
+    def add(self, probes: Sequence[HealthProbe], now_ms: int) -> None:
+        recent = now_ms // TICK_MS - REPLAY_TICKS
+        for probe in probes:
+            self.ledger.add(probe)
+            number = probe.time_ms // TICK_MS
+            if recent <= number <= now_ms // TICK_MS + 1:
+                self.ticks[number].append(probe)
+            if probe.role is ProbeRole.CONNECT and probe.stages:
+                self.stages[int(probe.broker)] = probe.stages
+
+    def due(self, now_ms: int) -> range:
+        """The ticks to judge now."""
+        last = (now_ms - GRACE_MS) // TICK_MS  # exclusive
+        return range(max(self.judged + 1, last - REPLAY_TICKS), last)
+
+    def recent(self, ticks: int = HURT_TICKS) -> list[HealthProbe]:
+        numbers = range(self.judged - ticks + 1, self.judged + 1)
+        return [probe for number in numbers for probe in self.ticks.get(number, ())]
+
+    def forget(self) -> None:
+        for number in [each for each in self.ticks if each <= self.judged - TICKS_KEPT]:
+            del self.ticks[number]
+
+
+class HealthService:
+    def __init__(
+        self,
+        plane: Plane,
+        clusters: Clusters,
+        mitigating: Mitigating,
+        is_active: Callable[[], bool],
+        notify: Callable[[Incident, str], None] = lambda incident, text: None,
+    ) -> None:
+        self._plane, self._clusters = plane, clusters
+        self._mitigating, self._is_active, self._notify = mitigating, is_active, notify
+        self.known: dict[str, ClusterHealth] = {}
+        self._readers: dict[str, ProbeReader] = {}
+        self._following: dict[str, asyncio.Future[tuple[None, None]]] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                self._follow()
+                for cluster in list(self._readers):
+                    await self._try_round(cluster)
+                await asyncio.sleep(LOOP_SECONDS)
+        finally:
+            for task in self._following.values():
+                task.cancel()
+            await asyncio.gather(*self._following.values(), return_exceptions=True)
+            await self._mitigating.close()
+
+    def _follow(self) -> None:
+        known = {each.id for each in self._clusters.known}
+        for cluster in self._following.keys() - known:
+            self._following.pop(cluster).cancel()
+            self._readers.pop(cluster, None)
+            self.known.pop(cluster, None)
+        try:
+            registry = self._plane.registry
+        except PenstockError:  # it is being read
+            return
+        for cluster in known - self._following.keys():
+            physical = registry.get(PhysicalCluster, cluster)
+            if physical is None:
+                continue
+            health = self.known[cluster] = ClusterHealth(Ledger(target_for(physical)))
+            client = self._clusters.client(cluster)
+            reader = self._readers[cluster] = ProbeReader(client, partial(_received, health))
+            since = int(time.time() * 1000) - HISTORY_MS
+            self._following[cluster] = asyncio.gather(reader.run(since), _follow_pressure(client, health))
+
+    async def _try_round(self, cluster: str) -> None:
+        try:
+            if self._readers[cluster].caught_up:
+                await self.run_round(cluster, time.time())
+        except PenstockError as failure:
+            log.warning("health not judged", cluster=cluster, error=str(failure))
+        except Exception:  # it belongs to this cluster, not to the control plane
+            log.exception("health round raised", cluster=cluster)
+
+    async def run_round(self, cluster: str, now: float) -> None:
+        """Judges the ticks that are over, and acts if there was a new one."""
+        health, now_ms = self.known[cluster], int(now * 1000)
+        numbers = health.due(now_ms)
+        for number in numbers:
+            self._judge(cluster, health, number)
+            health.forget()
+        if numbers:
+            health.judged_ms = now_ms
+        physical = self._plane.registry.need(PhysicalCluster, cluster)
+        if health.ledger.target != target_for(physical):
+            health.ledger.target = target_for(physical)
+        if not self._is_active():
+            return
+        if numbers:
+            await self._act(cluster, physical, health, now)
+        self._mitigating.carry_out(cluster)
+
+    # Judging
+
+    def _judge(self, cluster: str, health: ClusterHealth, number: int) -> None:
+        registry = self._plane.registry
+        physical = registry.need(PhysicalCluster, cluster)
+        zones = {int(each.id): str(each.zone) for each in physical.brokers}
+        probes = health.ticks.get(number, [])
+        nearby = [*probes, *health.ticks.get(number + 1, ())]
+        health.checkers = reliable(nearby, number * TICK_MS, (number + 1) * TICK_MS)
+        trusted = [probe for probe in probes if probe.checker in health.checkers]
+        evidence = with_context(
+            evidence_of(trusted, zones), self._loads(cluster), health_pressed(health, time.monotonic())
+        )
+        before = health.verdict
+        health.evidence, health.judged = evidence, number
+        health.verdict = judge(
+            before.brokers,
+            evidence,
+            (number + 1) * TICK_SECONDS,
+            zones=zones,
+            expected=self._expected(registry, cluster, number * TICK_MS),
+            stalled=not health.checkers and bool(probes),
+        )
+        for broker, each in health.verdict.brokers.items():
+            was = before.brokers.get(broker)
+            if each.state in SICK and (was is None or was.state not in SICK):
+                health.detect_seconds = TICK_SECONDS * _sick_ticks(each.symptoms) + GRACE_SECONDS
+            if was is not None and was.state is not each.state:
+                facts = {"state": str(each.state), "reason": each.reason}
+                log.info("health changed", cluster=cluster, broker=broker, **facts)
+
+    def _expected(self, registry: Registry, cluster: str, now_ms: int) -> frozenset[int]:
+        """Brokers that are restarted, moved, or catch up, on purpose."""
+        brokers: set[int] = set(self._mitigating.busy(cluster))
+        for each in open_interventions(registry, cluster, now_ms):
+            if each.actor is not Actor.HEALTH:
+                brokers |= {int(broker) for broker in each.brokers}
+        for broker, state in registry.broker_states(cluster).items():
+            if {BrokerStatus.JOINING, BrokerStatus.LEAVING} & set(state.statuses):
+                brokers.add(int(broker))
+        return frozenset(brokers)
+
+    def _loads(self, cluster: str) -> dict[int, float | None]:
+        return {int(each.broker): each.load for each in self._plane.broker_loads.get(cluster, ())}
+
+    # Acting
+
+    async def _act(self, cluster: str, physical: PhysicalCluster, health: ClusterHealth, now: float) -> None:
+        mode = mode_of(physical)
+        if mode is Mode.OFF:
+            health.blocked = {}
+            return
+        hurt = hurt_share(health.recent())
+        self._count_impact(cluster, health)
+        situation = self._situation(physical, health, mode, hurt, now)
+        findings = {each.broker: each for each in health.verdict.findings}
+        health.blocked = {}
+        for decision in decide(situation, now):
+            match decision:
+                case Take():
+                    await self._take(cluster, health, decision, findings[decision.broker], hurt or 0.0)
+                case Release():
+                    await self._release(cluster, health, decision)
+                case Blocked():
+                    finding = findings.get(decision.broker) or _finding(health, decision.broker)
+                    await self._note(cluster, health, finding, decision)
+        await self._close_incidents(cluster, health)
+
+    def _count_impact(self, cluster: str, health: ClusterHealth) -> None:
+        """What clients suffer while an incident is open."""
+        every = self._plane.registry.all(Incident)
+        if not any(each.cluster == cluster and each.resolved_ms is None for each in every):
+            health.suffered = (0, 0)
+            return
+        failed, sent = client_impact(health.recent(1))
+        health.suffered = health.suffered[0] + failed, health.suffered[1] + sent
+
+    def _situation(
+        self, physical: PhysicalCluster, health: ClusterHealth, mode: Mode, hurt: float | None, now: float
+    ) -> Situation:
+        registry, now_ms = self._plane.registry, int(now * 1000)
+        every = mitigations.of_cluster(registry, physical.id)
+        return Situation(
+            health.verdict,
+            mode,
+            {broker: mitigations.as_open(each, hurt, now_ms) for broker, each in every.items()},
+            self._mitigating.abilities(physical.id),
+            held(registry, physical.id, now_ms),
+            mitigations.acted(registry, physical.id, now_ms),
+            mitigations.given_up(registry, physical.id, now_ms),
+            self._interventions(physical, now_ms),
+            action_modes(physical),
+        )
+
+    def _interventions(self, physical: PhysicalCluster, now_ms: int) -> dict[int, str]:
+        """Brokers that other interventions exclude, and why."""
+        current = open_interventions(self._plane.registry, physical.id, now_ms)
+        blocked = {}
+        for each in physical.brokers:
+            broker = BrokerId(int(each.id))
+            key = mitigations.intervention_key(int(broker))
+            request = OpenIntervention(
+                Actor.HEALTH, key, "", now_ms, brokers=(broker,), zones=zones_of(physical, (broker,))
+            )
+            others = [o for o in current if (o.actor, o.key) != (Actor.HEALTH, key)]
+            if (refusal := conflict(request, others)) is not None:
+                blocked[int(broker)] = f"{refusal[0]} ({refusal[1]})"
+        return blocked
+
+    async def _take(
+        self, cluster: str, health: ClusterHealth, take: Take, finding: Finding, hurt: float
+    ) -> None:
+        begin = partial(mitigations.begin_step, cluster=cluster, take=take, finding=finding, hurt=hurt)
+        try:
+            decided = await self._plane.decide(begin, Mitigation, actor=ACTOR)
+        except InterventionRefused as refusal:
+            await self._note(cluster, health, finding, Blocked(take.broker, take.step, str(refusal)))
+            return
+        health.actions[str(take.step)] += 1
+        facts = {"step": str(take.step), "reason": take.reason}
+        log.warning("step taken", cluster=cluster, broker=take.broker, **facts)
+        assert isinstance(decided.subject, Mitigation)
+        self._notify_operators(decided.subject.incident, f"{take.step} broker {take.broker}: {take.reason}")
+
+    async def _release(self, cluster: str, health: ClusterHealth, release: Release) -> None:
+        mine = mitigations.of_cluster(self._plane.registry, cluster).get(release.broker)
+        if mine is None or mine.releasing:
+            return
+        begin = partial(
+            mitigations.begin_release, key=mine.id, gave_up=release.gave_up, impact=health.suffered
+        )
+        await self._plane.decide(begin, Mitigation, actor=ACTOR)
+        health.actions["release"] += 1
+        text = release.gave_up or f"broker {release.broker} is healthy: what was done is undone"
+        self._notify_operators(mine.incident, text)
+
+    async def _note(self, cluster: str, health: ClusterHealth, finding: Finding, blocked: Blocked) -> None:
+        """Opens the broker's incident, or adds to it, what automation does not do and why."""
+        step = "" if blocked.step is None else f"{blocked.step}: "
+        text = f"{step}{blocked.reason}"
+        health.blocked[blocked.broker] = text
+        known = open_incident(self._plane.registry, cluster, blocked.broker)
+        repeated = known is not None and any(
+            each.what == "blocked" and each.text == text for each in known.entries
+        )
+        if repeated:
+            return
+        note = partial(mitigations.note_finding, cluster=cluster, finding=finding, what="blocked", text=text)
+        decided = await self._plane.decide(note, Incident, actor=ACTOR)
+        assert isinstance(decided.subject, Incident)
+        self._notify_operators(decided.subject.id, text)
+
+    async def _close_incidents(self, cluster: str, health: ClusterHealth) -> None:
+        """Those of brokers that are healthy, and for which nothing has to be undone."""
+        mitigated = mitigations.of_cluster(self._plane.registry, cluster)
+        for each in list(self._plane.registry.all(Incident)):
+            if each.cluster != cluster or each.resolved_ms is not None:
+                continue
+            broker = health.verdict.brokers.get(int(each.broker))
+            well = broker is not None and broker.state is HealthState.HEALTHY and not broker.flapping
+            if well and int(each.broker) not in mitigated:
+                close = partial(mitigations.close_incident, incident_id=each.id, impact=health.suffered)
+                await self._plane.decide(close, Incident, actor=ACTOR)
+                self._notify_operators(each.id, f"broker {each.broker} is healthy")
+
+    def _notify_operators(self, incident: str, text: str) -> None:
+        known = self._plane.registry.get(Incident, incident)
+        if known is not None:
+            self._notify(known, text)
+
+
+def client_impact(probes: Sequence[HealthProbe]) -> tuple[int, int]:
+    """Failed and sent probes of what clients get."""
+    paths = [p for p in unique(probes) if p.role is ProbeRole.PATH and p.probe is Probe.PRODUCE]
+    return sum(p.latency_us is None for p in paths), len(paths)
+
+
+def health_pressed(health: ClusterHealth, now: float) -> frozenset[int]:
+    """Brokers that clients' requests wait for, as gateways report."""
+    current = {key for key, at in health.pressed.items() if now - at < PRESSURE_SECONDS}
+    return frozenset(broker for broker, _ in current)
+
+
+def _received(health: ClusterHealth, probes: Sequence[HealthProbe]) -> None:
+    health.add(probes, int(time.time() * 1000))
+
+
+def _finding(health: ClusterHealth, broker: int) -> Finding:
+    """Of a broker that is kept out although it is healthy now."""
+    known = health.verdict.brokers[broker]
+    return Finding(broker, known.state, known.reason or "it became sick several times")
+
+
+def _sick_ticks(symptoms: Sequence[HealthState]) -> int:
+    count = 0
+    for each in reversed(symptoms):
+        if each not in SICK:
+            break
+        count += 1
+    return count
+
+
+async def _follow_pressure(client: Client, health: ClusterHealth) -> None:
+    """What gateways report of clients' requests that wait."""
+    position: int | None = None
+    while True:
+        try:
+            if position is None:
+                position = (await bounds(client, PRESSURE))[1]
+            chunk = await read(client, PRESSURE, position, wait_ms=1000, lane="health-pressure")
+            for record in chunk.records:
+                event = BrokerPressure.from_bytes(record.value or b"")
+                key = int(event.broker), event.gateway
+                if event.phase is Phase.ENDED:
+                    health.pressed.pop(key, None)
+                else:
+                    health.pressed[key] = time.monotonic()
+            position = chunk.position
+        except PenstockError:
+            position = None
+            await asyncio.sleep(PAUSE_SECONDS)

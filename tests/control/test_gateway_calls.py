@@ -1,0 +1,120 @@
+"""What a gateway without the platform key may have executed, and how many calls at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from penstock.control.gateway_calls import WAITING_MAX, GatewayCalls
+from penstock.control.physical.cluster_access import Clusters, ProvidedCluster
+from penstock.fleet.gateway_credentials import gateway_token
+from penstock.fleet.passwords import PlatformKey
+from penstock.model.entities import ServiceAccount
+from penstock.model.errors.control import (
+    GatewayCallRefused,
+    GatewayCallsTooMany,
+    RequestInvalid,
+    TokenRefused,
+)
+from penstock.model.ids import PhysicalClusterId
+from tests.control.in_memory_control import PHYSICAL, InMemoryControl
+
+if TYPE_CHECKING:
+    from penstock.kafka.client import Client
+
+KEY = PlatformKey(b"t" * 32)
+ELSEWHERE = PhysicalClusterId("pkc-000001")
+
+
+class SlowKafka:
+    """A client whose calls wait, and are counted."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.released = asyncio.Event()
+
+    async def call(self, api: str, *_: Any, **__: Any) -> dict[str, Any]:
+        self.calls += 1
+        await self.released.wait()
+        return {"ErrorCode": 0, "ErrorMessage": None, "Resources": [], "api": api}
+
+
+class OneCluster(Clusters):
+    def __init__(self, kafka: SlowKafka) -> None:
+        provided = [ProvidedCluster(PhysicalClusterId(PHYSICAL), "home", "adopted", "kafka:1", KEY)]
+        provided.append(ProvidedCluster(ELSEWHERE, "east", "adopted", "kafka:2", PlatformKey(b"e" * 32)))
+        super().__init__(tuple(provided))
+        self.kafka = kafka
+
+    def client(self, cluster: str) -> Client:
+        del cluster
+        return cast("Client", self.kafka)
+
+
+@pytest.fixture
+def memory() -> InMemoryControl:
+    memory = InMemoryControl.with_cells(1)
+    memory.cluster("shop")
+    return memory
+
+
+def acl(user: str, name: str) -> dict[str, str]:
+    return {"user": user, "resource": "topic", "name": name, "pattern": "literal", "operation": "read"}
+
+
+async def test_a_gateway_acts_for_tenants_of_its_cluster_and_below_their_prefix(
+    memory: InMemoryControl,
+) -> None:
+    kafka = SlowKafka()
+    calls = GatewayCalls(OneCluster(kafka))
+    shop = memory.registry.cluster("shop")
+    (account,) = memory.registry.all(ServiceAccount)
+    user, token = f"{shop.id}_{account.id}", gateway_token(PHYSICAL, "gw-1", KEY)
+
+    async def create(name: str, *, by: str = token, user: str = user, tenant: str = shop.id) -> Any:
+        arguments = {"acls": [acl(user, name)]}
+        return await calls.execute(memory.registry, by, tenant, "create_acls", arguments)
+
+    kafka.released.set()
+    for refused in ("other", "*", "lkc-000000_t"):
+        with pytest.raises(GatewayCallRefused):
+            await create(refused)
+    with pytest.raises(GatewayCallRefused):
+        await create(f"{shop.id}_t", user="_penstock.platform")
+    with pytest.raises(GatewayCallRefused, match="not one of its tenants"):
+        await create("lkc-000000_t", tenant="lkc-000000")
+    east = gateway_token(ELSEWHERE, "gw-1", PlatformKey(b"e" * 32))
+    with pytest.raises(GatewayCallRefused, match="not one of its tenants"):
+        await create(f"{shop.id}_t", by=east)
+    for wrong in (
+        "",
+        "root",
+        gateway_token(PHYSICAL, "gw-1", PlatformKey(b"x" * 32)),
+        east.replace("1", "2"),
+    ):
+        with pytest.raises(TokenRefused):
+            await create(f"{shop.id}_t", by=wrong)
+    for call, arguments in (("drop", {}), ("create_acls", {}), ("acls_of", {"accounts": ["x"] * 501})):
+        with pytest.raises(RequestInvalid):
+            await calls.execute(memory.registry, token, shop.id, call, arguments)
+
+
+async def test_waiting_calls_are_bounded(memory: InMemoryControl) -> None:
+    kafka = SlowKafka()
+    calls = GatewayCalls(OneCluster(kafka))
+    tenant, token = memory.registry.cluster("shop").id, gateway_token(PHYSICAL, "gw-1", KEY)
+    (account,) = memory.registry.all(ServiceAccount)
+
+    async def read() -> Any:
+        return await calls.execute(memory.registry, token, tenant, "acls_of", {"accounts": [account.id]})
+
+    waiting = [asyncio.create_task(read()) for _ in range(WAITING_MAX)]
+    while kafka.calls == 0:
+        await asyncio.sleep(0)
+    with pytest.raises(GatewayCallsTooMany):
+        await read()
+    kafka.released.set()
+    assert await asyncio.gather(*waiting) == [[]] * WAITING_MAX
+    assert await read() == []

@@ -1,0 +1,77 @@
+"""Which registered gateways live, and which addresses tenants get from them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from penstock.control.gateway_directory import GatewayDirectory, GatewayState
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.model.events import GatewayHeartbeat
+from penstock.model.gateway_names import LEASE_MS
+from penstock.model.ids import PhysicalClusterId
+from penstock.wire.records import Record
+from tests.control.in_memory_control import PHYSICAL, InMemoryControl, physical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.kafka.client import Client
+
+ONE = GatewayHeartbeat(
+    cluster=PhysicalClusterId(PHYSICAL),
+    gateway="gw-1",
+    instance="host-1:gateway.yaml",
+    incarnation="a",
+    time_ms=0,
+    started_ms=0,
+    bootstrap="gw-1.example.com:9001",
+    tls=True,
+)
+TWO = replace(ONE, gateway="gw-2", instance="host-2:gateway.yaml", bootstrap="gw-2.example.com:9001")
+
+
+class Clock:
+    seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def records(*heartbeats: GatewayHeartbeat, age_ms: int = 0) -> Sequence[Record]:
+    now = int(time.time() * 1000) - age_ms
+    return [Record(n, now, one.key, one.to_bytes()) for n, one in enumerate(heartbeats)]
+
+
+def test_a_silent_gateway_is_stale_and_its_address_is_no_longer_given_out() -> None:
+    clock = Clock()
+    directory = GatewayDirectory(clock)
+    reader = directory.reader(PHYSICAL, cast("Client", None))
+    assert isinstance(reader.partition, TopicPartition)
+    tenant = InMemoryControl.with_cells(1).cluster("shop")
+    reader._apply(records(ONE, TWO))  # what `run` calls
+    assert directory.bootstrap(tenant, physical()) == "gw-1.example.com:9001,gw-2.example.com:9001"
+
+    clock.seconds += LEASE_MS / 1000 + 1
+    reader._apply(records(TWO))
+
+    assert {g.heartbeat.gateway: g.state for g in directory.all()} == {"gw-1": "stale", "gw-2": "live"}
+    assert directory.bootstrap(tenant, physical()) == "gw-2.example.com:9001"
+    assert directory.uses_tls(PHYSICAL)
+    reader._apply(records(replace(TWO, stopped=True)))
+    assert directory.bootstrap(tenant, physical()) == "gw-1.example.com:9001"  # it may come back
+    assert directory.bootstrap(tenant, physical(bootstrap="{cluster}.k:9092")) == f"{tenant.id}.k:9092"
+
+
+def test_heartbeats_of_long_ago_do_not_make_a_gateway_live() -> None:
+    directory = GatewayDirectory(Clock())
+    reader = directory.reader(PHYSICAL, cast("Client", None))
+
+    reader._apply([*records(ONE, age_ms=3_600_000), Record(9, 0, b"x", b"unreadable")])
+
+    (gateway,) = directory.all()
+    assert gateway.state is GatewayState.STALE
+    assert 3_500 < gateway.silent_seconds < 4_000
+    reader._apply([Record(10, 0, ONE.key, None)])
+    assert directory.all() == []

@@ -1,0 +1,190 @@
+"""Rolls in the registry: what is recorded before nodes restart, while they do, and when the roll ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.control import rolls
+from penstock.control.broker_states import set_status, state_of
+from penstock.control.interventions import obstacles_to, open_intervention
+from penstock.control.metrics import _add_roll
+from penstock.control.operations import Step, next_step
+from penstock.control.registry import Registry
+from penstock.control.roll_service import restart_seconds
+from penstock.metric_families import Samples
+from penstock.model.entities import (
+    Actor,
+    BrokerStatus,
+    ConditionKind,
+    Intervention,
+    OpenIntervention,
+    PhysicalCluster,
+    Roll,
+    RolledNode,
+    RollState,
+)
+from penstock.model.errors.fleet import InterventionRefused, RollMissing, RollRunning, RollStateConflict
+from penstock.model.ids import BrokerId, Zone
+from penstock.model.metric_catalogue import ROLLS
+from tests.control.in_memory_control import PHYSICAL, InMemoryControl
+
+REQUEST = rolls.RollRequest(PHYSICAL, (1, 2, 3), document="new", document_before="old")
+
+
+@pytest.fixture
+def memory() -> InMemoryControl:
+    return InMemoryControl.with_cells()
+
+
+def started(memory: InMemoryControl, request: rolls.RollRequest = REQUEST) -> Roll:
+    memory.accept(rolls.start_roll(memory.registry, memory.context(), request))
+    return current(memory)
+
+
+def current(memory: InMemoryControl) -> Roll:
+    return rolls.need_roll(memory.registry, PHYSICAL)
+
+
+def ordered(memory: InMemoryControl, *nodes: int) -> Roll:
+    roll = current(memory)
+    incarnations = {node: f"process of {node}" for node in nodes}
+    memory.accept(rolls.order_restart(memory.registry, memory.context(), roll.id, incarnations))
+    return current(memory)
+
+
+def changed(memory: InMemoryControl, change: str) -> Roll:
+    memory.accept(rolls.change_roll(memory.registry, memory.context(), PHYSICAL, change))
+    return current(memory)
+
+
+def ended(memory: InMemoryControl) -> Roll:
+    memory.registry.accept(rolls.end_roll(memory.registry, current(memory).id, memory.now_ms))
+    return current(memory)
+
+
+def condition(memory: InMemoryControl) -> str:
+    physical = memory.registry.need(PhysicalCluster, PHYSICAL)
+    each = physical.condition(ConditionKind.ROLL_PAUSED)
+    return "" if each is None else each.detail
+
+
+def test_a_roll_is_an_operation_whose_settings_come_first(memory: InMemoryControl) -> None:
+    decision = rolls.start_roll(memory.registry, memory.context(), REQUEST)
+    assert decision.operation.action == "fleet.roll"
+    assert next_step(decision.operation) is Step.SETTINGS
+
+
+def test_a_cluster_has_one_roll_at_a_time(memory: InMemoryControl) -> None:
+    started(memory)
+    with pytest.raises(RollRunning):
+        rolls.start_roll(memory.registry, memory.context(), REQUEST)
+    ended(memory)
+    assert started(memory).state is RollState.RUNNING
+
+
+def test_a_restart_is_recorded_with_its_intervention_and_the_state_demoted(memory: InMemoryControl) -> None:
+    started(memory)
+    roll = ordered(memory, 2)
+
+    assert [(node.id, node.incarnation) for node in roll.nodes] == [(2, "process of 2")]
+    (extent,) = memory.registry.need(Intervention, PHYSICAL).open
+    assert (extent.actor, extent.brokers, extent.zones) == (Actor.ROLL, (2,), ("b",))
+    assert state_of(memory.registry, PHYSICAL, 2).statuses == (BrokerStatus.DEMOTED,)
+    assert obstacles_to(memory.registry, PHYSICAL, Actor.BALANCE, memory.now_ms)
+
+
+def test_a_roll_waits_for_health_in_another_zone(memory: InMemoryControl) -> None:
+    started(memory)
+    health = OpenIntervention(Actor.HEALTH, "1", "sick", 0, (BrokerId(1),), (Zone("a"),))
+    memory.accept(open_intervention(memory.registry, memory.context(), PHYSICAL, health))
+
+    with pytest.raises(InterventionRefused):
+        ordered(memory, 2)
+    assert current(memory).nodes == ()
+
+
+def test_a_broker_in_sync_is_not_demoted_any_more_unless_by_others(memory: InMemoryControl) -> None:
+    context = memory.context()
+    memory.accept(set_status(memory.registry, context, PHYSICAL, 1, BrokerStatus.DEMOTED, "slow"))
+    started(memory)
+    ordered(memory, 1, 2)
+    rows = [RolledNode(n, "", 1, 2, 3, 4, 5) for n in (1, 2)]
+
+    memory.accept(rolls.record_progress(memory.registry, current(memory).id, rows, memory.now_ms))
+
+    assert [claim.actor for claim in state_of(memory.registry, PHYSICAL, 1).claims] == ["test"]
+    assert state_of(memory.registry, PHYSICAL, 2).leads
+
+
+def test_a_pause_is_a_condition_with_evidence_until_it_ends(memory: InMemoryControl) -> None:
+    roll = started(memory)
+    paused = rolls.pause_roll(memory.registry, roll.id, "node 1 came back wrong", ["it ended"], memory.now_ms)
+    memory.accept(paused)
+    assert condition(memory) == f"{roll.id}: node 1 came back wrong; it ended"
+    with pytest.raises(RollStateConflict):
+        changed(memory, "pause")
+
+    assert changed(memory, "resume").state is RollState.RUNNING
+    assert condition(memory) == ""
+
+
+def test_a_roll_back_restarts_what_was_restarted_with_what_it_ran_before(memory: InMemoryControl) -> None:
+    started(memory)
+    ordered(memory, 2)
+    back = changed(memory, "back")
+
+    assert (back.scope, back.nodes) == ((2,), ())
+    assert (back.document, back.document_before) == ("old", "new")
+    assert back.request != back.id
+    with pytest.raises(RollStateConflict):
+        changed(memory, "back")
+
+
+def test_nothing_of_an_ended_roll_is_left_but_its_times(memory: InMemoryControl) -> None:
+    started(memory)
+    ordered(memory, 2)
+    changed(memory, "abort")
+    roll = ended(memory)
+
+    assert roll.state is RollState.ABORTED
+    assert memory.registry.get(Intervention, PHYSICAL) is None
+    assert not memory.registry.broker_states(PHYSICAL)
+    for change in ("pause", "resume", "abort", "back"):
+        with pytest.raises(RollStateConflict):
+            changed(memory, change)
+
+
+def test_a_cluster_without_a_roll_has_none_to_change(memory: InMemoryControl) -> None:
+    with pytest.raises(RollMissing):
+        changed(memory, "pause")
+
+
+def test_old_rolls_are_dropped(memory: InMemoryControl) -> None:
+    for _ in range(rolls.ROLLS_KEPT + 3):
+        started(memory)
+        ended(memory)
+    assert len(rolls.rolls_of(memory.registry, PHYSICAL)) == rolls.ROLLS_KEPT
+
+
+def test_phases_end_one_after_the_other() -> None:
+    node = RolledNode(1, ordered_ms=10)
+    once = rolls.with_phases(node, stopped=True, started=False, ready=True, in_sync=True, led=True, now_ms=20)
+    assert once.spans == (0.01, None, None, None, None)
+    after = rolls.with_phases(
+        once, stopped=False, started=True, ready=True, in_sync=True, led=False, now_ms=30
+    )
+    assert after.spans == (0.01, 0.01, 0.0, 0.0, None)
+
+
+def test_estimates_use_the_times_of_this_clusters_rolls(memory: InMemoryControl) -> None:
+    assert restart_seconds(Registry(), PHYSICAL) > 0
+    started(memory)
+    rows = [RolledNode(1, "", 1_000, 2_000, 3_000, 4_000, 5_000, 6_000)]
+    memory.accept(rolls.record_progress(memory.registry, current(memory).id, rows, memory.now_ms))
+    assert restart_seconds(memory.registry, PHYSICAL) == 5.0
+
+    samples = Samples(ROLLS)
+    _add_roll(samples, ended(memory))
+    values = {s.labels.get("phase", s.name): s.value for family in samples for s in family.samples}
+    assert values["penstock_fleet_roll_nodes_done"] == 1
+    assert values["leaders"] == 1.0

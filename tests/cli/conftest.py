@@ -9,11 +9,15 @@ import pytest
 import structlog
 
 from penstock.cli.app import run
+from tests.control.in_memory_plane import ROOT
 from tests.harness.command import CommandResult, Penstock
+from tests.harness.control_api import ControlApi, serve_control_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.control.in_memory_plane import InMemoryPlane
 
 
 @pytest.fixture
@@ -43,3 +47,19 @@ def here(
 
     yield command
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+def control_api() -> Iterator[ControlApi]:
+    with serve_control_api() as api:
+        yield api
+
+
+@pytest.fixture
+def plane(
+    control_api: ControlApi, here: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> InMemoryPlane:
+    del here  # which cleans the environment first
+    monkeypatch.setenv("PENSTOCK_URL", control_api.url)
+    monkeypatch.setenv("PENSTOCK_TOKEN", ROOT)
+    return control_api.new_plane()

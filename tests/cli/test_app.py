@@ -33,11 +33,14 @@ PRINTS_NO_DATA = {
     ("reset",),
     ("profile", "delete"),
     ("profile", "use"),
-    ("control", "cluster-key"),
     ("fleet", "abandon"),
+    ("gateway", "credentials"),
     ("gateway", "drain"),
     ("gateway", "provision"),
     ("gateway", "run"),
+    ("backup", "run"),
+    ("link", "delete"),
+    ("link", "run"),
     ("scale", "serve"),
 }
 

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 import tarfile
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
+import yaml
 
+from penstock.fleet.passwords import PLATFORM_USER
+from penstock.model.metric_catalogue import (
+    BALANCE,
+    CONTROL,
+    FLEET,
+    GATEWAY,
+    HEALTH,
+    HEALTH_CHECKER,
+    HEALTH_CONTROL,
+    PROCESS,
+    QUOTA,
+    ROLLS,
+    SIZING,
+)
 from penstock.platform.companions import RECORD_SUFFIX
 from penstock.platform.debug_bundle import redacted
 from penstock.platform.keyring import saved_keys
+from penstock.platform.services import READY, readiness
 from penstock.process_identity import read_alive
 from tests.harness.command import CommandResult, Penstock
 from tests.harness.fleet import wait_for
+from tests.harness.metrics import differences
 from tests.harness.platform import Platform
 
 if TYPE_CHECKING:
@@ -47,14 +70,25 @@ def test_status_probes_every_service_and_its_exit_code_counts_them(
     ran = here("status", "-o", "json", *home)
     assert (ran.code, states(ran)) == (
         0,
-        {"control plane": "ready", "coordinator": "ready", "gateway of home": "ready"},
+        {
+            "supervisor": "ready",
+            "control plane": "ready",
+            "coordinator": "ready",
+            "checker": "ready",
+            "gateway of home": "ready",
+        },
     )
-    assert [row["role"] for row in ran.data["services"]] == ["active", "", ""]
+    assert [row["role"] for row in ran.data["services"]] == ["", "active", "", "", ""]
+    _check_management({row["service"]: row["metrics"] for row in ran.data["services"]})
     for name in ("control", "coordinator", "gateway-home"):
-        assert here("logs", name, "-n", "1", *home).out, name
+        lines = here("logs", name, "-n", "1000", *home).out.splitlines()
+        assert lines, name
+        assert all(json.loads(line)["event"] for line in lines), name
     events = here("audit", "search", "--operation", "cluster.create", "-o", "json", *home).data
-    assert [event["after"]["name"] for event in events] == ["demo"]
+    assert {event["after"]["name"] for event in events} == {"demo", "penstock-health"}
     assert here("audit", "tail", "-n", "1", "-o", "json", *home).data[0]["operation"]
+
+    _check_coordinator_from_a_file(platform, tmp_path)
 
     archive = tmp_path / "bundle.tar.gz"
     assert here("debug", "bundle", "--to", str(archive), *home).code == 0
@@ -66,11 +100,60 @@ def test_status_probes_every_service_and_its_exit_code_counts_them(
     dead = here("status", "-o", "json", *home)
     assert dead.data["state"] == "ready", "Kafka itself is"
     assert (dead.code, set(states(dead).values())) == (5, {"not running"})
-    assert len(dead.data["services"]) == 4, "with the supervisor"
+    assert len(dead.data["services"]) == 5, "with the supervisor"
 
     again = penstock("up", "--detach", "-o", "json", env=WHOLE)
     assert again.code == 0, again.err
     assert here("status", "--exit-when-healthy", "-o", "json", *home).code == 0
+
+
+def _check_management(addresses: dict[str, str]) -> None:
+    """Every service serves health and metrics, and exactly the metrics of the catalogue."""
+    tables = {
+        "supervisor": (FLEET,), "control plane": (CONTROL, BALANCE, SIZING, ROLLS, HEALTH_CONTROL),
+        "coordinator": (QUOTA,), "checker": (HEALTH_CHECKER, HEALTH.part("probe_seconds")),
+        "gateway of home": (GATEWAY,),
+    }  # fmt: skip
+    assert addresses.keys() == tables.keys()
+    for service, exported in tables.items():
+        for path in ("livez", "readyz"):
+            with urlopen(f"http://{addresses[service]}/{path}", timeout=30) as response:
+                assert response.read() == b"ok\n", (service, path)
+        with urlopen(f"http://{addresses[service]}/metrics", timeout=30) as response:
+            page = response.read().decode()
+        assert differences(page, PROCESS, *exported) == [], service
+
+
+def _check_coordinator_from_a_file(platform: Platform, directory: Path) -> None:
+    """It becomes ready as a second member of the group, and ends in order at SIGTERM."""
+    cluster = platform.fleet.clusters[0].cluster
+    (directory / "password").write_text(platform.fleet.access.credentials.platform)
+    login = {"user": PLATFORM_USER, "password_file": "password"}
+    file = directory / "coordinator.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {"clusters": [{"name": "home", "bootstrap": cluster.spec.bootstrap(), "login": login}]}
+        )
+    )
+    log = directory / "coordinator.log"
+    command = [sys.executable, "-m", "penstock", "quota", "coordinate", "--config", str(file)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stderr=output, env=os.environ | {"PENSTOCK_COORDINATOR_METRICS": "127.0.0.1:0"}
+        )
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        urls = re.findall(r"metrics on http://([\d.:]+)/", log.read_text())
+        return bool(urls) and readiness(urls[0]) == READY
+
+    try:
+        wait_for(ready, what="the coordinator to be ready")
+        process.terminate()
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _ended(record: Path) -> bool:
@@ -91,6 +174,7 @@ def _check_bundle(path: Path, platform: Platform) -> None:
     for name in (
         "versions.json", "status.json", "settings/clusters/home/b1/server.properties", "logs/b1.log",
         "logs/control.log", "state/clusters.json", "metrics/control.txt", "metrics/home-b1.txt",
+        "metrics/coordinator.txt", "metrics/gateway-home.txt", "metrics/supervisor.txt",
     ):  # fmt: skip
         assert texts[name], name
     assert "demo" in texts["state/clusters.json"]

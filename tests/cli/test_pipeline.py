@@ -38,7 +38,7 @@ def test_jobs_are_listed_with_what_they_read_and_write(
     ran = here("pipeline", "list", "--settings", "pipeline.yaml", "-o", "json")
 
     rows = {row["job"]: row for row in ran.data}
-    assert rows.keys() == {"metering", "slo", "audit", "orders"}
+    assert rows.keys() == {"metering", "slo", "audit", "durability", "orders"}
     assert rows["orders"]["table"] == "shop.orders"
     assert rows["metering"]["topic"] == "_penstock.usage"
 

@@ -112,7 +112,7 @@ async def test_explain_prints_every_rule_with_its_numbers(
     )
     (tmp_path / "scaler.yaml").write_text(
         f"clusters: {{default: {{bootstrap: '{config['bootstrap.servers']}', interval: 1, "
-        f"user: {config['sasl.username']}, passwordFile: {tmp_path}/password, "
+        f"user: {config['sasl.username']}, password_file: {tmp_path}/password, "
         f"mechanism: {config['sasl.mechanism']}}}}}\n"
     )
 

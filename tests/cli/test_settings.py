@@ -96,7 +96,7 @@ def test_an_unknown_key_of_the_file_is_named(here: Callable[..., CommandResult])
     assert ran.code == 2
     assert ran.err == (
         "error: penstock.yaml: unknown key `hoem` (PEN-1001)\n"
-        "  Known keys here: home, fleet, fleet_only, output, profile, url.\n"
+        "  Known keys here: home, fleet, fleet_only, log_format, output, profile, url.\n"
     )
 
 

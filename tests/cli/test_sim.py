@@ -68,3 +68,53 @@ def test_a_week_that_cannot_be_is_refused(flag: str, value: str, capsys: pytest.
 
     assert status == Exit.USAGE
     assert flag in capsys.readouterr().err
+
+
+def test_policies_of_balancing_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(["sim", "balance", "--brokers", "6", "--replicas", "180", "--days", "0.2", "-o", "json"])
+
+    printed = json.loads(capsys.readouterr().out)
+    assert status == Exit.FINE
+    assert [row["policy"] for row in printed] == ["count-only", "all goals", "overload only"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--seed", "-1"), ("--brokers", "1003"), ("--brokers", "31"), ("--replicas", "3"), ("--days", "0")],
+)
+def test_a_cluster_that_cannot_be_simulated_is_refused(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run(["sim", "balance", flag, value])
+
+    assert status == Exit.USAGE
+    assert flag in capsys.readouterr().err
+
+
+def test_policies_of_sizing_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(["sim", "sizing", "--clusters", "6", "--days", "5", "-o", "json"])
+
+    printed = json.loads(capsys.readouterr().out)
+    assert status == Exit.FINE
+    assert [row["policy"] for row in printed] == ["static peak", "reactive", "ours", "oracle"]
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--seed", "-1"), ("--clusters", "0"), ("--days", "366")])
+def test_a_quarter_that_cannot_be_simulated_is_refused(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["sim", "sizing", flag, value]) == Exit.USAGE
+
+
+def test_rolls_are_compared_with_one_broker_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(["sim", "rolls", "--brokers", "6", "-o", "json"])
+
+    (row,) = json.loads(capsys.readouterr().out)
+    assert status == Exit.FINE
+    assert (row["zonesAtOnce"], row["minutesUnderMinimum"]) == (1, 0.0)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--seed", "-1"), ("--brokers", "5"), ("--restart", "0")])
+def test_a_roll_that_cannot_be_is_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "rolls", flag, value]) == Exit.USAGE
+    assert flag in capsys.readouterr().err

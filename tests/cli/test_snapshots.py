@@ -88,6 +88,8 @@ def test_the_shape_of_status(here: Callable[..., CommandResult], home: Path) -> 
                     "memory_mb": "nothing",
                     "restarts": "int",
                     "reason": "str",
+                    "kafka": "str",
+                    "behind": [],
                 }
             ],
             "services": [],

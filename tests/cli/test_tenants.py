@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.balance.cells import CellId, NewCell
+from penstock.balance.plan_document import PlanState
 from penstock.control.checker import Difference, Kind
+from penstock.control.planning import returning_leadership
 from penstock.control.process import ControlOptions, root_token, run_control
 from penstock.control.relief_service import needs_cell
 from penstock.fleet.layout import Layout
@@ -23,29 +26,13 @@ from penstock.model.ids import LogicalClusterId, kafka_user
 from penstock.model.tenant_acls import AclEntry
 from penstock.platform.keyring import saved_key, saved_keys
 from tests.control.in_memory_control import PHYSICAL
-from tests.control.in_memory_plane import ROOT, InMemoryPlane
-from tests.harness.control_api import ControlApi, serve_control_api
+from tests.control.test_planning import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from tests.control.in_memory_plane import InMemoryPlane
     from tests.harness.command import CommandResult
-
-
-@pytest.fixture(scope="module")
-def control_api() -> Iterator[ControlApi]:
-    with serve_control_api() as api:
-        yield api
-
-
-@pytest.fixture
-def plane(
-    control_api: ControlApi, here: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
-) -> InMemoryPlane:
-    del here  # which cleans the environment first
-    monkeypatch.setenv("PENSTOCK_URL", control_api.url)
-    monkeypatch.setenv("PENSTOCK_TOKEN", ROOT)
-    return control_api.new_plane()
 
 
 def test_a_cluster_is_made_from_what_its_workload_needs(
@@ -69,7 +56,7 @@ def test_a_request_that_is_rounded_up_is_reported(
     rounded = here("cluster", "create", "shop", "--ingress", "500KB/s", "--no-key")
     exact = here("cluster", "create", "exact", "--ingress", "5MB/s", "--no-key")
 
-    assert "rounded up to 1 capacity unit: ingress 500KB/s to 5,000,000" in rounded.err
+    assert "rounded up to 1 capacity unit: ingress 500KB/s to 5MB/s" in rounded.err
     assert "quota set shop --ingress 500KB/s" in rounded.err
     assert "rounded" not in exact.err
 
@@ -208,6 +195,61 @@ def test_operations_cells_and_the_control_plane_are_shown(
     assert plane.registry.count(Operation) == 2
 
 
+def test_leadership_leaves_a_demoted_broker_and_returns_once_it_is_restored(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
+    orders, other = {("orders", 0): (2, 1)}, {("orders", 1): (3, 1)}
+    plane.reading = reading(orders | other)
+    plane.seen = plane.reading.seen
+
+    demoted = here("broker", "demote", "2", "--no-wait")
+
+    assert demoted.code == 0, demoted.err
+    (plan,) = plane.plans.documents.headers
+    (move,) = plane.plans.need(plan).moves
+    assert (move.topic, move.partition, move.before, move.after) == ("orders", 0, (2, 1), (1, 2))
+    assert f"leadership of 1 partition moves: {plan}" in demoted.err
+    runs = [each for each in plane.registry.all(Operation) if each.action == "plan.run"]
+    assert [(each.subject, each.actor) for each in runs] == [(plan, "operator/root")]
+
+    document = plane.plans.need(plan)
+    plane.plans.add(replace(document, header=replace(document.header, state=PlanState.DONE)))
+    plane.reading = reading({("orders", 0): (1, 2)} | other)
+    plane.seen = plane.reading.seen
+    assert here("broker", "restore", "2", "--no-wait").code == 0
+
+    (back,) = set(plane.plans.documents.headers) - {plan}
+    (move,) = plane.plans.need(back).moves
+    assert (move.before, move.after) == ((1, 2), (2, 1))
+    assert move.reason == "leadership returns to broker 2"
+    moved = reading({("orders", 0): (3, 2)} | other).seen  # since then
+    assert returning_leadership(plane.plans.documents, moved, PHYSICAL, 2) == []
+    assert returning_leadership(plane.plans.documents, plane.seen, PHYSICAL, 3) == []
+
+
+def test_a_broker_is_demoted_and_cordoned_until_it_is_restored(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
+    plane.reading = reading({("orders", 0): (1, 2)})
+    demoted = here("broker", "demote", "2", "--reason", "slow disk")
+    assert demoted.code == 0, demoted.err
+    assert here("broker", "cordon", "2").code == 0
+
+    listed, shown = here("broker", "list"), here("broker", "show", "2")
+
+    assert ["2", "b", "cell-1", "127.0.0.1:9002", "demoted,cordoned"] in [
+        line.split() for line in listed.out.splitlines()
+    ]
+    assert "slow disk" in shown.out
+    assert "operator/root" in shown.out
+    assert here("broker", "restore", "2").code == 0
+    assert here("broker", "uncordon", "2", "--physical-cluster", PHYSICAL).code == 0
+    assert "is normal" in here("broker", "show", "2").out
+    again = here("broker", "restore", "2")
+    assert (again.code, "PEN-5412" in again.err) == (1, True)
+    assert plane.registry.broker_states(PHYSICAL) == {}
+
+
 def test_a_cell_list_shows_what_is_needed_and_the_remedy(
     plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:
@@ -299,8 +341,8 @@ def test_manifests_are_applied_and_then_they_change_nothing(
         ("kind: cluster\nname: x\ncolour: blue", "PEN-1001"),
         ("kind: account\nname: x", "PEN-1002"),
         ("a: [", "PEN-1003"),
-        ("kind: cluster\nname: x\nadopted: east", "PEN-1002"),
-        ("kind: cluster\nname: x\ntenancy: shared\nadopted: east", "PEN-1002"),
+        ("kind: cluster\nname: x\nadopted: east", "PEN-5001"),
+        ("kind: cluster\nname: x\ntenancy: shared\nadopted: east", "PEN-5001"),
     ],
 )
 def test_a_manifest_that_cannot_be_is_refused_by_name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -14,12 +15,12 @@ from penstock.cli.remote import connected, tenant_key, wait_for
 from penstock.cli.settings import RemoteOptions
 from penstock.control.capacity_units import parse_rate
 from penstock.model.entities import Tenancy, Zones
-from penstock.model.errors import Exit
+from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.control import KeyNotStored
 from penstock.model.errors.settings import UsageInvalid
 from penstock.model.plural import counted
 from penstock.platform.control_client import ControlClient
-from penstock.platform.keyring import create_key, delete_key
+from penstock.platform.keyring import SavedKey, create_key, delete_key, save_key
 
 app = App(name="cluster", help="Logical clusters: create, show, change, move, delete, connect.")
 
@@ -51,7 +52,7 @@ def create(
     requests: Annotated[str | None, Parameter(help="Required requests per second.")] = None,
     tenancy: Annotated[Tenancy, Parameter(help="Share brokers with other tenants or not.")] = Tenancy.SHARED,
     adopted: Annotated[
-        str | None, Parameter(help="An empty adopted cluster, with --tenancy dedicated.")
+        str | None, Parameter(help="The adopted cluster to use.", show_default="any with room")
     ] = None,
     zones: Annotated[Zones, Parameter(help="Spread over zones, or in one.")] = Zones.MULTI,
     allow: Annotated[
@@ -229,9 +230,26 @@ def connect(
         if cluster is not None:
             connected(options).get(f"/clusters/{cluster}")  # raises if it does not exist
         raise
+    saved = _with_current_addresses(saved, options)
     settings = client_settings(saved.bootstrap, saved.login, client, tls=saved.tls, ca=saved.ca or None)
     hand_out(settings, client, options.form, to)
     return Exit.FINE
+
+
+def _with_current_addresses(saved: SavedKey, options: RemoteOptions) -> SavedKey:
+    """The key with the addresses of its gateways now; the stored ones if no control plane responds."""
+    if not saved.cluster:
+        return saved
+    try:
+        cluster = connected(options).get(f"/clusters/{saved.cluster}")
+    except PenstockError:
+        return saved
+    if not cluster["bootstrap"]:
+        return saved
+    current = replace(saved, bootstrap=cluster["bootstrap"], tls=saved.tls or cluster["tls"])
+    if current != saved:
+        save_key(options.layout, current)
+    return current
 
 
 def _report_rounding(name: str, cluster: dict[str, Any], given: Mapping[str, str | None]) -> None:
@@ -244,10 +262,16 @@ def _report_rounding(name: str, cluster: dict[str, Any], given: Mapping[str, str
     }
     if more:
         units = counted(cluster["units"], "capacity unit")
-        rounded = ", ".join(f"{flag} {given[flag]} to {value:,.0f}" for flag, value in more.items())
+        rounded = ", ".join(
+            f"{flag} {given[flag]} to {_rate_text(flag, value)}" for flag, value in more.items()
+        )
         limits = " ".join(f"--{flag} {given[flag]}" for flag in more)
         report(f"rounded up to {units}: {plain(rounded)}")
         report(plain(f"  For the requested limits: {this_command()} quota set {name} {limits}"))
+
+
+def _rate_text(flag: str, value: float) -> str:
+    return f"{value / 1e6:,g}MB/s" if flag in ("ingress", "egress") else f"{value:,.0f}"
 
 
 def finished(

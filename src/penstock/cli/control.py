@@ -9,15 +9,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from penstock.atomic_files import write_atomically
-from penstock.cli.output import log_json_lines, report, show, table_of
+from penstock.cli.output import report, show, table_of
 from penstock.cli.remote import connected
-from penstock.cli.settings import Options, RemoteOptions
-from penstock.fleet.layout import SECRET_FILE_MODE
+from penstock.cli.settings import LogLines, Metrics, Options, RemoteOptions, start_logs
 from penstock.kafka.membership import SESSION_SECONDS
+from penstock.log_lines import announce
 from penstock.model.errors import Exit
 from penstock.model.errors.control import StateDiffers
-from penstock.model.errors.fleet import ClusterUnknown
 from penstock.model.errors.settings import SettingsUnreadable
 from penstock.model.plural import counted
 
@@ -50,6 +48,8 @@ def run(
     allow_plaintext: Annotated[
         bool, Parameter(help="Listen without TLS on any address.", negative="")
     ] = False,
+    metrics: Metrics = None,
+    log_format: LogLines = None,
     until_stdin_ends: Annotated[bool, Parameter(help="Stop when standard input ends.", negative="")] = False,
     options: Options = Options(),
 ) -> int:
@@ -61,14 +61,14 @@ def run(
     from penstock.control.settings import read_control_settings
 
     if config is not None:
-        flags: dict[str, object] = {"listen": listen, "session_seconds": session}
+        flags: dict[str, object] = {"listen": listen, "session_seconds": session, "metrics": metrics}
         flags |= {"relieve": None if relieve else False, "allow_plaintext": allow_plaintext or None}
         given = {key: value for key, value in flags.items() if value is not None}
         settings = read_control_settings(config, os.environ, given)
-        log_json_lines()
-        asyncio.run(run_configured_control(settings, report=report, until_stdin_ends=until_stdin_ends))
+        start_logs(log_format)
+        asyncio.run(run_configured_control(settings, report=announce, until_stdin_ends=until_stdin_ends))
         return Exit.FINE
-    log_json_lines()
+    start_logs(log_format)
     running = ControlOptions(
         options.layout,
         listen or LISTEN_DEFAULT,
@@ -77,35 +77,9 @@ def run(
         until_stdin_ends=until_stdin_ends,
         relieves=relieve,
         allow_plaintext=allow_plaintext,
+        metrics=metrics,
     )
-    asyncio.run(run_control(running, report=report))
-    return Exit.FINE
-
-
-@app.command
-async def cluster_key(
-    name: Annotated[str, Parameter(help="A cluster that the settings name.")],
-    *,
-    config: Annotated[Path, Parameter(help="The control plane's settings.", negative="")],
-    to: Annotated[Path, Parameter(help="Where to write the key.", negative="")],
-) -> int:
-    """Write the key that gateways of one physical cluster need. It opens no other cluster.
-
-    Example:  penstock control cluster-key home --config control.yaml --to gateway.key
-    """
-    from penstock.control.settings import cluster_key as key_of
-    from penstock.control.settings import read_control_settings
-    from penstock.kafka.admin import brokers
-    from penstock.kafka.client import Client
-
-    settings = read_control_settings(config, os.environ)
-    clusters = {cluster.name: cluster for cluster in (settings.home, *settings.clusters)}
-    if name not in clusters:
-        raise ClusterUnknown(cluster=name, known=", ".join(clusters))
-    async with Client(clusters[name].bootstrap, clusters[name].security) as client:
-        kafka_id = (await brokers.describe(client)).cluster_id
-    write_atomically(to, key_of(settings.platform_key, kafka_id).secret, mode=SECRET_FILE_MODE)
-    report(f"{to}: key of {name}, Kafka cluster {kafka_id}")
+    asyncio.run(run_control(running, report=announce))
     return Exit.FINE
 
 
@@ -118,7 +92,7 @@ def status(*, options: RemoteOptions = RemoteOptions()) -> int:
     state = connected(options).get("/status")
     columns = {
         "ROLE": "role", "ACTIVE": "active", "READ": "position", "END": "end", "CLUSTERS": "clusters",
-        "RUNNING": "operations_running",
+        "RUNNING": "operations_running", "CONDITIONS": "conditions", "OFF": "capabilities_missing",
     }  # fmt: skip
     show(state, options.form, table_of([state], columns))
     return Exit.FINE

@@ -12,7 +12,8 @@ from cyclopts import Parameter
 
 from penstock import __version__
 from penstock.cli.output import show, table_of
-from penstock.cli.settings import Options
+from penstock.cli.remote import tenant_key
+from penstock.cli.settings import Options, RemoteOptions
 from penstock.fleet.class_archive import archive_path
 from penstock.fleet.cluster_record import check_ports_free, load_cluster
 from penstock.fleet.jars import KAFKA_VERSION, Jars, cache_directory, jar_checksums, jars_directory, verify
@@ -21,16 +22,19 @@ from penstock.fleet.layout import make_directory
 from penstock.fleet.local_fleet import check_disk_space, load_fleet_document
 from penstock.fleet.spec_file import parse_fleet
 from penstock.fleet.supervisor import supervisor_of
+from penstock.kafka.routing import addresses
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.control import ControlPlaneNotReady
 from penstock.model.errors.fleet import MavenMissing
+from penstock.platform.reachability import METADATA_SECONDS, unreachable
 from penstock.platform.services import READY, control_plane_state, control_plane_url
 from penstock.wire.compiled import DataPath, active_data_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.fleet.layout import Layout
+    from penstock.kafka.routing import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +45,56 @@ class Finding:
     hint: str = ""
 
 
-def doctor(*, options: Options = Options()) -> int:
+async def doctor(
+    *,
+    from_here: Annotated[
+        str | None,
+        Parameter(help="Check only whether this machine reaches this logical cluster.", negative=""),
+    ] = None,
+    options: RemoteOptions = RemoteOptions(),
+) -> int:
     """Check this machine, and whether a running platform accepts changes.
 
-    Example:  penstock doctor
+    With --from-here, connect to the gateways of a logical cluster as its clients do, and try every address
+    that they advertise.
+
+    Example:  penstock doctor --from-here shop
     """
-    rows = findings(options.layout)
+    rows = await reach_findings(options, from_here) if from_here else findings(options.layout)
     columns = {"CHECK": "what", "STATE": "state", "DETAIL": "detail", "HINT": "hint"}
     show(rows, options.form, table_of(rows, columns))
     return Exit.UNHEALTHY if any(row["state"] == "failed" for row in rows) else Exit.FINE
+
+
+async def reach_findings(options: RemoteOptions, cluster: str) -> list[dict[str, str]]:
+    """Bootstrap addresses, login, and every advertised address, tried from this machine."""
+    key = tenant_key(options, cluster)
+    servers = addresses(key.bootstrap)
+    closed = await unreachable(servers)
+    hint = "Correct the address, or start the gateway there."
+    rows = [_reached("bootstrap", server, closed, hint) for server in dict.fromkeys(servers)]
+    if len(closed) < len(set(servers)):
+        try:
+            async with key.client() as client:
+                nodes = (await client.cluster(timeout=METADATA_SECONDS)).nodes
+        except PenstockError as error:
+            rows.append(Finding("login", "failed", f"{error.message} ({error.code})", error.advice))
+        else:
+            rows.append(Finding("login", "fine", f"API key {key.key}"))
+            advertised = sorted({node.address for node in nodes.values()}, key=str)
+            closed = await unreachable(advertised)
+            hint = (
+                "The gateway advertises this address: change `advertised_host`, `advertised_port` or "
+                "`domain` in its file, or let this machine resolve and reach it."
+            )
+            rows += [_reached("advertised", address, closed, hint) for address in advertised]
+    return [asdict(row) for row in rows]
+
+
+def _reached(what: str, address: Address, closed: Mapping[Address, str], hint: str) -> Finding:
+    if address in closed:
+        return Finding(what, "failed", f"{address}: {closed[address]}", hint)
+    return Finding(what, "fine", str(address))
 
 
 def findings(layout: Layout) -> list[dict[str, str]]:

@@ -80,3 +80,12 @@ def past_ms(text: str, flag: str) -> int:
         raise SettingInvalid(
             where="flags", key=flag, value=text, expected="expected a time: 2026-01-31T12:00Z, 15m, 2h or 1d"
         ) from None
+
+
+def duration_ms(text: str, flag: str) -> int:
+    """How long, in milliseconds: 90s, 15m, 2h, 7d."""
+    if match := _AGO.fullmatch(text):
+        return int(match[1]) * _UNIT_SECONDS[match[2]] * 1000
+    raise SettingInvalid(
+        where="flags", key=flag, value=text, expected="expected a duration: 90s, 15m, 2h or 7d"
+    )

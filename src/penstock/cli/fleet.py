@@ -11,41 +11,61 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from penstock.cli.client_settings import ClientChoice, To, client_settings, hand_out
+from penstock.cli.fleet_roll import app as roll_app
+from penstock.cli.fleet_roll import finalize, versions
 from penstock.cli.output import Format, progress, report, show, table_of
+from penstock.cli.resize import grow, shrink
 from penstock.cli.settings import Options
+from penstock.cli.sizing import COMMANDS, profiles
 from penstock.fleet import adoption
 from penstock.fleet.jars import KAFKA_VERSION, cache_directory, fetch_jars
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import load_fleet
 from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.runtime import obtain_runtime
+from penstock.fleet.versions import pin_of
 from penstock.kafka.security import Login, Mechanism
 from penstock.model.errors import Exit
 from penstock.model.errors.fleet import ClusterUnknown
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.plural import counted
 
-app = App(name="fleet", help="The Kafka clusters underneath: jars, connections, adoption.")
+app = App(name="fleet", help="The Kafka clusters underneath: jars, connections, adoption, size, cost, rolls.")
+for _name, _command in COMMANDS.items():
+    app.command(_command, name=_name)
+app.command(profiles)
+app.command(grow)
+app.command(shrink)
+app.command(roll_app)
+app.command(versions)
+upgrade = App(name="upgrade", help="Raise the features of a cluster after its nodes run a newer version.")
+upgrade.command(finalize)
+app.command(upgrade)
 
 
 @app.command
 async def fetch(
     *,
     force: Annotated[bool, Parameter(help="Fetch again what is already cached.", negative="")] = False,
+    kafka: Annotated[
+        str | None, Parameter(help="Kafka version; pinned by its checksums.", show_default=KAFKA_VERSION)
+    ] = None,
     options: Options = Options(),
 ) -> int:
     """Resolve Kafka's jars with Maven, verify them, and create the class-data archive.
 
     Example:  penstock fleet fetch
     """
+    cache, version = cache_directory(), kafka or KAFKA_VERSION
     if force:
-        with progress(f"fetching Kafka {KAFKA_VERSION} with Maven"):
-            fetch_jars(cache_directory(), force=True)
-    runtime = await obtain_runtime(progress)
+        with progress(f"fetching Kafka {version} with Maven"):
+            fetch_jars(cache, force=True, pin=pin_of(cache, version))
+    runtime = await obtain_runtime(progress, version)
     data = {
-        "kafka": KAFKA_VERSION,
+        "kafka": version,
         "jars": str(runtime.jars.directory),
         "archive": str(runtime.archive),
     }
@@ -92,7 +112,20 @@ async def adopt(
     mechanism: Annotated[Mechanism, Parameter(help="SASL mechanism.")] = Mechanism.SCRAM_SHA_512,
     tls: Annotated[bool, Parameter(help="Connect with TLS.", negative="")] = False,
     ca: Annotated[Path | None, Parameter(help="CA certificate, PEM; the system's CAs if left out.")] = None,
+    certificate: Annotated[Path | None, Parameter(help="Client certificate for mTLS, PEM.")] = None,
+    key: Annotated[Path | None, Parameter(help="Its key, if it is in another file.")] = None,
+    server_name: Annotated[
+        str | None, Parameter(help="Name to verify, if certificates do not name the brokers' hosts.")
+    ] = None,
+    token_url: Annotated[str | None, Parameter(help="Token endpoint, for OAUTHBEARER.")] = None,
+    client_id: Annotated[str | None, Parameter(help="OAuth client.")] = None,
+    client_secret_file: Annotated[Path | None, Parameter(help="File with its secret.")] = None,
+    scope: Annotated[str | None, Parameter(help="Requested scope.")] = None,
+    token_ca: Annotated[Path | None, Parameter(help="CA certificate of the token endpoint.")] = None,
     metrics: Annotated[str | None, Parameter(help="Brokers' metrics agents, host:port[,…].")] = None,
+    restart: Annotated[
+        str | None, Parameter(help="Command that restarts a broker, with {host}.", show_default="by hand")
+    ] = None,
     options: Options = Options(),
 ) -> int:
     """Adopt a cluster that runs elsewhere: probe its capabilities and save them. Changes nothing on it.
@@ -104,9 +137,18 @@ async def adopt(
         user=user,
         password=_password(password_file) if user else None,
         mechanism=mechanism,
-        tls=tls or ca is not None,
-        ca=str(ca.absolute()) if ca else None,
+        tls=tls or ca is not None or certificate is not None,
+        ca=_path(ca),
         metrics=tuple(metrics.split(",")) if metrics else (),
+        certificate=_path(certificate),
+        key=_path(key),
+        server_name=server_name,
+        token_url=token_url,
+        client_id=client_id,
+        client_secret=_password(client_secret_file, "--client-secret-file") if token_url else None,
+        scope=scope,
+        token_ca=_path(token_ca),
+        restart=restart,
     )
     adopted = await adoption.adopt(options.layout, name, target)
     show(asdict(adopted), options.form, _adopted_view(adopted))
@@ -192,12 +234,16 @@ def _row(
     return row | {"zones": ",".join(zones), "bootstrap": bootstrap}
 
 
-def _password(path: Path | None) -> str:
+def _path(path: Path | None) -> str | None:
+    return str(path.absolute()) if path else None
+
+
+def _password(path: Path | None, flag: str = "--password-file") -> str:
     """From a file or a prompt: every user of the machine sees command lines."""
     if path is None:
         if not sys.stdin.isatty():
             raise SettingInvalid(
-                where="penstock fleet adopt", key="--password-file", value=None, expected="expected a file"
+                where="penstock fleet adopt", key=flag, value=None, expected="expected a file"
             )
         return getpass("password: ")
     try:
@@ -205,7 +251,7 @@ def _password(path: Path | None) -> str:
     except OSError as error:
         raise SettingInvalid(
             where="penstock fleet adopt",
-            key="--password-file",
+            key=flag,
             value=str(path),
             expected=f"but {error.strerror}",
         ) from error
@@ -221,4 +267,5 @@ def _adopted_view(adopted: adoption.Adopted) -> RenderableType:
         "NEEDED FOR": "needed_for",
         "WHY NOT": "reason",
     }
-    return Group(head, table_of(rows, columns))
+    grants = ["These commands grant the missing rights:", *adopted.grants] if adopted.grants else []
+    return Group(head, table_of(rows, columns), *(Text(line, overflow="fold") for line in grants))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter, validators
 
-from penstock.cli.output import log_json_lines, report, show, table_of
-from penstock.cli.settings import Options
+from penstock.audit.topics import ensure_durability_topic
+from penstock.cli.output import report, show, table_of
+from penstock.cli.remote import connected
+from penstock.cli.settings import LogLines, Options, RemoteOptions, start_logs
+from penstock.fleet.gateway_credentials import GatewayCredentials, tenants_key
 from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.limits.shared_counters import WORKERS_MAX
 from penstock.gateway.process.run import DRAIN_SECONDS_MORE, run_gateway
@@ -20,13 +24,15 @@ from penstock.gateway.settings import Bounds, read_gateway_file
 from penstock.gateway.tenancy.tenant_provisioning import provision as provision_tenants
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
+from penstock.log_lines import announce
 from penstock.model.api_keys import new_api_key
 from penstock.model.errors import Exit
+from penstock.model.errors.fleet import ClusterReplaced, ClusterUnknown
 from penstock.model.errors.gateway import GatewayNotRunning
 from penstock.model.plural import counted
 from penstock.quota.topics import ensure_acks_topic
 
-app = App(name="gateway", help="Gateways: run, status, drain, provision, keys.")
+app = App(name="gateway", help="Gateways: run, list, status, drain, credentials, provision, keys.")
 
 _STATUS = {
     "GATEWAY": "gateway",
@@ -37,6 +43,12 @@ _STATUS = {
     "DENIALS": "denials",
     "BOOTSTRAP": "bootstrap",
 }
+
+_LIST = {
+    "GATEWAY": "gateway", "CLUSTER": "cluster", "STATE": "state", "SILENT_SECONDS": "silent_seconds",
+    "CONNECTIONS": "connections", "STATE_AGE_SECONDS": "state_age_seconds", "BOOTSTRAP": "bootstrap",
+    "INSTANCE": "instance",
+}  # fmt: skip
 
 ConfigFile = Annotated[Path, Parameter(help="File with settings, brokers and tenants.", negative="")]
 
@@ -53,14 +65,15 @@ def run(
             validator=validators.Number(gte=1, lte=WORKERS_MAX),
         ),
     ] = None,
+    log_format: LogLines = None,
     until_stdin_ends: Annotated[bool, Parameter(help="Stop when standard input ends.", negative="")] = False,
 ) -> int:
     """Serve tenants until SIGTERM, which drains. Changes of the file take effect while it runs.
 
     Example:  penstock gateway run --config gateway.yaml
     """
-    log_json_lines()
-    return run_gateway(config, workers=workers, until_stdin_ends=until_stdin_ends, report=report)
+    start_logs(log_format)
+    return run_gateway(config, workers=workers, until_stdin_ends=until_stdin_ends, report=announce)
 
 
 @app.command
@@ -125,7 +138,51 @@ async def provision(
         await provision_tenants(client, tenants.tenants, key)
         await provision_gateways(client, key)
         await ensure_acks_topic(client)
+        await ensure_durability_topic(client)
     report(f"provisioned {counted(len(tenants.tenants), 'tenant')}")
+    return Exit.FINE
+
+
+@app.command(name="list")
+def list_(*, options: RemoteOptions = RemoteOptions()) -> int:
+    """Show the gateways that have registered themselves, on any host, and whether they live.
+
+    Example:  penstock gateway list
+    """
+    rows = list(connected(options).every("/gateways"))
+    show(rows, options.form, table_of(rows, _LIST, empty="no gateway has registered itself"))
+    return Exit.FINE
+
+
+@app.command
+async def credentials(
+    cluster: Annotated[str, Parameter(help="A cluster that the control plane's settings name.")],
+    *,
+    config: Annotated[Path, Parameter(help="The control plane's settings.", negative="")],
+    to: Annotated[Path, Parameter(help="Where to write the credentials.", negative="")],
+) -> int:
+    """Write the credentials that gateways of one physical cluster need. They open no other cluster.
+
+    Example:  penstock gateway credentials home --config control.yaml --to gateway.credentials
+    """
+    from penstock.control.physical.configured import cluster_id
+    from penstock.control.settings import read_control_settings
+    from penstock.kafka.admin import brokers
+
+    settings = read_control_settings(config, os.environ)
+    clusters = {each.name: each for each in (settings.home, *settings.clusters)}
+    if cluster not in clusters:
+        raise ClusterUnknown(cluster=cluster, known=", ".join(clusters))
+    chosen = clusters[cluster]
+    async with Client(chosen.bootstrap, chosen.security) as client:
+        kafka_id = (await brokers.describe(client)).cluster_id
+    if chosen.kafka_id not in ("", kafka_id):
+        raise ClusterReplaced(
+            name=cluster, kafka_id=chosen.kafka_id, bootstrap=chosen.bootstrap, other=kafka_id
+        )
+    secret = tenants_key(settings.platform_key, kafka_id, chosen.key_generation)
+    GatewayCredentials(cluster_id(kafka_id), kafka_id, secret, chosen.key_generation).write(to)
+    report(f"{to}: credentials for gateways of {cluster}, Kafka cluster {kafka_id}")
     return Exit.FINE
 
 

@@ -35,7 +35,13 @@ _COLUMNS = {
     "NODE": "node", "ROLE": "role", "ZONE": "zone", "STATE": "state", "ADDRESS": "address", "PID": "pid",
     "UP": "up", "MB": "memory_mb", "RESTARTS": "restarts", "WHY": "reason",
 }  # fmt: skip
-_SERVICE_COLUMNS = {"SERVICE": "service", "ROLE": "role", "STATE": "state", "ADDRESS": "address"}
+_SERVICE_COLUMNS = {
+    "SERVICE": "service",
+    "ROLE": "role",
+    "STATE": "state",
+    "ADDRESS": "address",
+    "METRICS": "metrics",
+}
 _JOB_COLUMNS = {"JOB": "job", "STATE": "state", "LAG": "lag", "ERROR": "error"}
 
 
@@ -212,10 +218,13 @@ def status_view(
         f"[bold]{name}[/] {facts['id']}: {facts['shape']}, bootstrap {plain(facts['bootstrap'])}"
         for name, facts in seen.clusters.items()
     ]
+    behind = [f"{row['node']} behind: {plain(each)}" for row in rows for each in row["behind"]]
+    if behind:
+        behind.append("penstock fleet roll restarts nodes that are behind, one zone at a time")
     supervised = f"supervised by process {seen.supervisor}" if seen.supervisor else "not supervised"
     below = [table_of(services, _SERVICE_COLUMNS)] if services else []
     below += [table_of(jobs, _JOB_COLUMNS)] if jobs else []
-    return Group(*heads, table_of(rows, _COLUMNS), *below, f"[dim]{seen.state}, {supervised}[/]")
+    return Group(*heads, table_of(rows, _COLUMNS), *behind, *below, f"[dim]{seen.state}, {supervised}[/]")
 
 
 async def _watch(fleet: LocalFleet, form: Format) -> int:

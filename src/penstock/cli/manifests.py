@@ -13,7 +13,7 @@
     kind: cluster
     name: alone
     tenancy: dedicated
-    adopted: east                          # left out: it gets new brokers
+    adopted: east                          # left out: any shared one, or new brokers if dedicated
 
 Existing entities are changed where they differ; nothing is deleted. `--dry-run` prints the differences
 and changes nothing.
@@ -31,7 +31,6 @@ from cyclopts import Parameter
 from penstock.cli.output import Format, show, table_of
 from penstock.cli.remote import connected, wait_for
 from penstock.cli.settings import RemoteOptions
-from penstock.model.entities import Tenancy
 from penstock.model.errors import Exit
 from penstock.model.errors.control import ProblemResponse
 from penstock.model.errors.settings import SettingInvalid
@@ -107,8 +106,6 @@ def _manifest(where: str, document: Any) -> Manifest:
     section = Section(where, {key: values[key] for key in values if key != "kind"}, _KEYS[kind])
     for key in ("name", "cluster") if kind == "account" else ("name",):
         section.text(key, expected="expected a name")
-    if section.values.get("adopted") is not None and section.values.get("tenancy") != Tenancy.DEDICATED:
-        raise section.invalid("adopted", "expected `tenancy: dedicated` beside it")
     return Manifest(kind, where, section.values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,19 +12,21 @@ from cyclopts import App, Parameter
 
 from penstock.cli.flags import import_object, key_values
 from penstock.cli.output import Format, report, show, table_of
+from penstock.cli.settings import LogLines, Metrics, start_logs
 from penstock.gc_tuning import rare_collections
+from penstock.log_lines import active_format, announce
+from penstock.metrics_server import metrics_at, page_of
 from penstock.model.errors import Exit
-from penstock.model.errors.settings import SettingInvalid
 from penstock.model.errors.views import ViewMissing
-from penstock.olep.log import Log, end_position, open_log
+from penstock.olep.log import Log, end_position
 from penstock.olep.view import SKIPPED, ViewStore, ViewStores, digest
 from penstock.olep.view.consistent_reads import SWITCH_SECONDS
 from penstock.olep.view.projection import Projection
 from penstock.olep.view.rebuild import drop_unused
 from penstock.olep.view.rebuild import rebuild as rebuild_view
 from penstock.olep.view.runner import Progress, Tuning, ViewRunner, catch_up
+from penstock.olep.view.settings import BATCH_DEFAULT, BOOTSTRAP_DEFAULT, ViewSettings, read_view_settings
 from penstock.olep.view.stores.memory import MemoryViews
-from penstock.olep.view.stores.sqlite import SqliteViews
 from penstock.stop_signals import stop_flag
 
 app = App(name="view", help="Views of a log: run, status, verify, rebuild, drop.")
@@ -36,88 +39,94 @@ PROGRESS_SECONDS = 5.0  # between lines about progress
 class Kafka:
     """The flags of the log and of the output."""
 
-    topic: Annotated[str, Parameter(help="The topic of the log.")]
-    bootstrap: Annotated[str, Parameter(help="Kafka's address, host:port.")] = "127.0.0.1:9092"
+    topic: Annotated[str | None, Parameter(help="The topic of the log.")] = None
+    bootstrap: Annotated[
+        str | None, Parameter(help="Kafka's address, host:port.", show_default=BOOTSTRAP_DEFAULT)
+    ] = None
     option: Annotated[
         tuple[str, ...], Parameter(name=["--option", "-X"], help="Client property, key=value.", negative="")
     ] = ()
     output: Annotated[Format, Parameter(name=["--output", "-o"], help="Output format.")] = Format.TABLE
 
-    def log(self) -> Log:
-        config: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
-        return open_log(config | key_values(self.option, "--option"), self.topic)
-
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The flags of the view: its projection and its store."""
+    """The flags of the view: its settings file, its projection and its store."""
 
-    projection: Annotated[str, Parameter(help="The projection, module:name.")]
+    config: Annotated[Path | None, Parameter(help="Settings file, overridden by flags.", negative="")] = None
+    projection: Annotated[str | None, Parameter(help="The projection, module:name.")] = None
     sqlite: Annotated[Path | None, Parameter(help="Directory of SQLite files.")] = None
     postgres: Annotated[str | None, Parameter(help="Connection string of a database.")] = None
     redis: Annotated[str | None, Parameter(help="Address of a Valkey or Redis, redis://…")] = None
 
-    def load_projection(self) -> Projection:
-        return import_object(self.projection, Projection, "--projection")
+    def settings(self, kafka: Kafka, **more: object) -> ViewSettings:
+        flags = {
+            "projection": self.projection, "topic": kafka.topic, "bootstrap": kafka.bootstrap,
+            "sqlite": None if self.sqlite is None else str(self.sqlite.absolute()),
+            "postgres": self.postgres, "redis": self.redis, **more,
+        }  # fmt: skip
+        given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
+        if kafka.option:
+            given["options"] = key_values(kafka.option, "--option")
+        return read_view_settings(self.config, os.environ, given)
 
-    def stores(self) -> ViewStores:
-        places = (self.sqlite, self.postgres, self.redis)
-        if len([each for each in places if each is not None]) != 1:
-            raise SettingInvalid(
-                where="flags",
-                key="--sqlite",
-                value=self.sqlite,
-                expected="expected one of --sqlite, --postgres and --redis",
-            )
-        if self.postgres is not None:
-            from penstock.olep.view.stores.postgres import PostgresViews
 
-            return PostgresViews(self.postgres)
-        if self.redis is not None:
-            from penstock.olep.view.stores.redis import RedisViews
-
-            return RedisViews(self.redis)
-        assert self.sqlite is not None
-        return SqliteViews(self.sqlite)
+def _projection(settings: ViewSettings) -> Projection:
+    return import_object(settings.projection, Projection, "--projection")
 
 
 @app.command
 def run(
     *,
-    view: View,
-    kafka: Kafka,
-    batch: Annotated[int, Parameter(help="Records in one transaction.")] = 1000,
+    view: View = View(),
+    kafka: Kafka = Kafka(),
+    batch: Annotated[
+        int | None, Parameter(help="Records in one transaction.", show_default=str(BATCH_DEFAULT))
+    ] = None,
     once: Annotated[bool, Parameter(help="Stop at the current end of the log.", negative="")] = False,
+    metrics: Metrics = None,
+    log_format: LogLines = None,
 ) -> int:
     """Follow the log and keep the view up to date, until Ctrl-C.
 
     Example:  penstock olep view run --projection bank:BALANCES --sqlite views --topic accounts
     """
-    log = kafka.log()
+    settings = view.settings(kafka, batch=batch, metrics=metrics)
+    start_logs(log_format)
     runner = ViewRunner(
-        view.load_projection(),
-        log,
-        view.stores(),
-        tuning=Tuning(batch_max=batch),
+        _projection(settings),
+        settings.log(),
+        settings.stores,
+        tuning=Tuning(batch_max=settings.batch),
         on_progress=_progress_reporter(),
     )
+    from penstock.olep.metrics import ViewCollector
+
     with rare_collections(), stop_flag() as stopping:
-        if once:
-            catch_up(runner, stopping)
-            _report_progress(runner.progress())
-        else:
-            runner.run(stopping)
+
+        def not_ready() -> str:
+            return "it is stopping" if stopping.is_set() else runner.not_ready()
+
+        with metrics_at(settings.metrics, page_of(ViewCollector(runner)), not_ready=not_ready) as url:
+            if url:
+                announce(f"metrics on {url}")
+            if once:
+                catch_up(runner, stopping)
+                _report_progress(runner.progress())
+            else:
+                runner.run(stopping)
     return Exit.FINE
 
 
 @app.command
-def status(*, view: View, kafka: Kafka) -> int:
+def status(*, view: View = View(), kafka: Kafka = Kafka()) -> int:
     """Show the position of each generation, and which one serves.
 
     Example:  penstock olep view status --projection bank:BALANCES --sqlite views --topic accounts
     """
-    projection, stores, log = view.load_projection(), view.stores(), kafka.log()
+    settings = view.settings(kafka)
+    projection, stores, log = _projection(settings), settings.stores, settings.log()
     tail, serving = end_position(log), stores.serving(projection.name)
     rows = []
     for generation in stores.generations(projection.name):
@@ -149,13 +158,14 @@ def status(*, view: View, kafka: Kafka) -> int:
 
 
 @app.command
-def verify(*, view: View, kafka: Kafka) -> int:
+def verify(*, view: View = View(), kafka: Kafka = Kafka()) -> int:
     """Compare the view with a replay of the log up to the view's position.
 
     Example:  penstock olep view verify --projection bank:BALANCES --sqlite views --topic accounts
     """
-    projection, log = view.load_projection(), kafka.log()
-    store = _serving(projection, view.stores(), log)
+    settings = view.settings(kafka)
+    projection, log = _projection(settings), settings.log()
+    store = _serving(projection, settings.stores, log)
     position = store.position()
     with store.reading(position) as reader:
         actual = digest(reader, projection)
@@ -179,8 +189,8 @@ def verify(*, view: View, kafka: Kafka) -> int:
 @app.command
 def rebuild(
     *,
-    view: View,
-    kafka: Kafka,
+    view: View = View(),
+    kafka: Kafka = Kafka(),
     drop: Annotated[bool, Parameter(help="Drop older generations afterwards.", negative="")] = False,
 ) -> int:
     """Rebuild the view from the start of the log, compare it with the old one, then swap.
@@ -189,11 +199,12 @@ def rebuild(
 
     Example:  penstock olep view rebuild --projection bank:BALANCES --sqlite views --topic accounts
     """
-    projection, stores = view.load_projection(), view.stores()
+    settings = view.settings(kafka)
+    projection, stores = _projection(settings), settings.stores
     with rare_collections(), stop_flag() as stopping:
         done = rebuild_view(
             projection,
-            kafka.log(),
+            settings.log(),
             stores,
             stopping,
             tuning=Tuning(batch_max=5000),
@@ -219,13 +230,14 @@ def rebuild(
 
 
 @app.command
-def skipped(*, view: View, kafka: Kafka) -> int:
+def skipped(*, view: View = View(), kafka: Kafka = Kafka()) -> int:
     """List the events that the projection skipped.
 
     Example:  penstock olep view skipped --projection bank:BALANCES --sqlite views --topic accounts
     """
-    projection, log = view.load_projection(), kafka.log()
-    store = _serving(projection, view.stores(), log)
+    settings = view.settings(kafka)
+    projection, log = _projection(settings), settings.log()
+    store = _serving(projection, settings.stores, log)
     rows = [
         {"partition": partition, "offset": at, "reason": reason, "detail": detail}
         for partition in range(log.partitions)
@@ -258,9 +270,10 @@ def _progress_reporter() -> Any:
 
 def _report_progress(progress: Progress) -> None:
     left = progress.seconds_left
-    report(
+    line = report if active_format() is None else announce
+    line(
         f"{progress.view} {progress.generation}: {progress.records} events, {progress.rate:.0f} a second, "
         f"{progress.lag} behind" + (f", {left:.0f} s left" if left and left >= 1 else "")
     )
     if progress.failure:
-        report(f"{progress.view} {progress.generation}: {progress.failure}")
+        line(f"{progress.view} {progress.generation}: {progress.failure}")

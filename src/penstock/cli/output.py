@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import shlex
 import shutil
@@ -20,6 +19,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from penstock.log_lines import LogFormat, active_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -124,20 +125,10 @@ def progress(doing: str) -> Iterator[None]:
         yield
 
 
-def log_json_lines() -> None:
-    """Log JSON lines from `info` up to standard error, for commands that run a service."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-    )
-
-
 def show_error(error: PenstockError, form: Format = Format.TABLE) -> None:
+    if form is Format.TABLE and active_format() is LogFormat.JSON:
+        structlog.get_logger("penstock").error(str(error), code=error.code, hint=error.advice)
+        return
     if form is Format.TABLE:
         out = console(stderr=True)
         out.print(f"[bold red]error:[/] {plain(error.message)} [dim]({error.code})[/]")

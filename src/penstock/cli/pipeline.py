@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from penstock.cli.output import Format, console, plain, progress, report, show, table_of
-from penstock.cli.settings import Metrics, Options
+from penstock.cli.settings import LogLines, Metrics, Options, start_logs
 from penstock.fleet.jars import cache_directory
-from penstock.metrics_server import metrics_at
+from penstock.log_lines import announce
+from penstock.metrics_server import metrics_at, page_of
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.pipeline import TableMissing
 from penstock.model.errors.settings import ExtraMissing, SettingInvalid
@@ -115,7 +116,7 @@ def run(
 
     chosen = match_topics(settings_for(options.layout, settings), options.layout)
     definitions = [find_job(chosen, job)] if live else find_jobs(chosen, job)
-    with metrics_at(metrics, JobsCollector(chosen.state)):
+    with metrics_at(metrics, page_of(JobsCollector(chosen.state))):
         _, runner = _runner(settings, master, options)
         with stop_flag() as stop:
             for definition in definitions:
@@ -134,6 +135,7 @@ def schedule(
     master: Master = None,
     once: Annotated[bool, Parameter(help="Run the jobs that are due, then exit.", negative="")] = False,
     metrics: Metrics = None,
+    log_format: LogLines = None,
     options: Options = Options(),
 ) -> int:
     """Run every job with an interval whenever it is due, until stopped. Compacts tables as needed.
@@ -148,8 +150,9 @@ def schedule(
     from penstock.pipeline.schedule import ListedJobs, SystemClock, run_schedule
 
     chosen = settings_for(options.layout, settings)
+    start_logs(log_format)
     with ExitStack() as stack:
-        stack.enter_context(metrics_at(metrics, JobsCollector(chosen.state)))
+        stack.enter_context(metrics_at(metrics, page_of(JobsCollector(chosen.state))))
         _, runner = _runner(settings, master, options)
         stopped = stack.enter_context(stop_flag()).is_set
 
@@ -157,10 +160,10 @@ def schedule(
             _show_outcome(runner.run(job, stopped=stopped), options)
             if not stopped():
                 for kept in maintain_due(runner.tables, job, now=datetime.now(UTC)):
-                    report(f"compacted {kept.table}: {kept.files_before} files, now {kept.files_after}")
+                    announce(f"compacted {kept.table}: {kept.files_before} files, now {kept.files_after}")
 
         def failed(job: Job, error: PenstockError) -> None:
-            report(f"[red]{job.name}[/]: {plain(str(error))}")
+            announce(f"{job.name} failed: {error}")
             if (
                 not runner.alive()
             ):  # without Spark every run would fail, so let a supervisor restart this process

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Group
 
 from penstock.cli.cluster import Wait, Which, finished
-from penstock.cli.output import Format, console, log_json_lines, report, show, table_of
+from penstock.cli.output import Format, console, show, table_of
 from penstock.cli.remote import connected
-from penstock.cli.settings import Metrics, Options, RemoteOptions
+from penstock.cli.settings import LogLines, Metrics, Options, RemoteOptions, start_logs
 from penstock.control.capacity_units import parse_rate
 from penstock.control.physical.local import fleet_clusters
+from penstock.kafka.client import Client
 from penstock.kafka.membership import SESSION_SECONDS
+from penstock.log_lines import announce
 from penstock.model.errors import Exit
 from penstock.model.errors.settings import UsageInvalid
 from penstock.model.events import Dimension
 from penstock.quota.process import run_coordinators
+from penstock.quota.settings import CoordinatorSettings, read_coordinator_settings
 from penstock.quota.usage_reports import INTERVAL_SECONDS
 
 app = App(name="quota", help="Quotas: show, set, and run a coordinator.")
@@ -33,6 +38,7 @@ DIMENSIONS = {
     "egress": Dimension.EGRESS_BYTES,
     "requests": Dimension.REQUESTS,
     "request-time": Dimension.REQUEST_TIME_US,
+    "gateway-time": Dimension.GATEWAY_TIME_US,
     "connections": Dimension.CONNECTIONS,
     "connection-attempts": Dimension.CONNECTION_ATTEMPTS,
     "partitions": Dimension.PARTITIONS,
@@ -84,6 +90,9 @@ def set_(
     egress: Annotated[Limit, Parameter(help="Read rate, such as 6MB/s.")] = None,
     requests: Annotated[Limit, Parameter(help="Requests per second.")] = None,
     request_time: Annotated[Limit, Parameter(help="Request time, in microseconds per second.")] = None,
+    gateway_time: Annotated[
+        Limit, Parameter(help="Gateway processor time, in microseconds per second.")
+    ] = None,
     connections: Annotated[Limit, Parameter(help="Concurrent connections at each gateway.")] = None,
     connection_attempts: Annotated[
         Limit, Parameter(help="Connection attempts per second at each gateway.")
@@ -99,6 +108,7 @@ def set_(
     """
     given = {
         "ingress": ingress, "egress": egress, "requests": requests, "request-time": request_time,
+        "gateway-time": gateway_time,
         "connections": connections, "connection-attempts": connection_attempts, "partitions": partitions,
         "partition-changes": partition_changes,
     }  # fmt: skip
@@ -180,28 +190,45 @@ def _short(value: Any) -> Any:
 @app.command
 def coordinate(
     *,
-    interval: Annotated[float, Parameter(help="Seconds between decisions.")] = INTERVAL_SECONDS,
+    config: Annotated[
+        Path | None, Parameter(help="Settings file, for clusters that run elsewhere.", negative="")
+    ] = None,
+    interval: Annotated[
+        float | None, Parameter(help="Seconds between decisions.", show_default=f"{INTERVAL_SECONDS:g}")
+    ] = None,
     session: Annotated[
-        float, Parameter(help="Seconds without a sign of life until another takes over.")
-    ] = SESSION_SECONDS,
+        float | None,
+        Parameter(
+            help="Seconds without a sign of life until another takes over.",
+            show_default=f"{SESSION_SECONDS:g}",
+        ),
+    ] = None,
     metrics: Metrics = None,
+    log_format: LogLines = None,
     until_stdin_ends: Annotated[bool, Parameter(help="Stop when standard input ends.", negative="")] = False,
     options: Options = Options(),
 ) -> int:
-    """Run a quota coordinator for the clusters of this home. Several divide the tenants among them.
+    """Run a quota coordinator, for this home or from a settings file. Several divide the tenants among them.
 
-    Example:  penstock quota coordinate --interval 5
+    Example:  penstock quota coordinate --config coordinator.yaml
     """
-    log_json_lines()
-    clients = {cluster.name: cluster.client() for cluster in fleet_clusters(options.layout)}
+    flags: dict[str, Any] = {"interval_seconds": interval, "session_seconds": session, "metrics": metrics}
+    given = {key: value for key, value in flags.items() if value is not None}
+    if config is not None:
+        settings = read_coordinator_settings(config, os.environ, given)
+        clients = {each.name: Client(each.bootstrap, each.security) for each in settings.clusters}
+    else:
+        settings = CoordinatorSettings((), **given)
+        clients = {cluster.name: cluster.client() for cluster in fleet_clusters(options.layout)}
+    start_logs(log_format)
     asyncio.run(
         run_coordinators(
             clients,
-            interval_seconds=interval,
-            session_seconds=session,
-            metrics=metrics,
+            interval_seconds=settings.interval_seconds,
+            session_seconds=settings.session_seconds,
+            metrics=settings.metrics,
             until_stdin_ends=until_stdin_ends,
-            report=report,
+            report=announce,
         )
     )
     return Exit.FINE

@@ -23,6 +23,7 @@ from penstock.model.errors.control import (
     TokenRefused,
 )
 from penstock.model.errors.fleet import NotRunning
+from penstock.model.errors.settings import UsageInvalid
 from penstock.model.errors.wire import BrokerUnreachable
 from penstock.platform.control_client import WAIT_SECONDS, connect, local_url
 from penstock.platform.keyring import saved_key
@@ -105,3 +106,17 @@ def wait_for(
     """The operation once it has ended, or is at the step `until`, with its steps on the terminal."""
     with progress(f"{operation['action']} ({operation['id']})"):
         return control.wait(operation, seconds=seconds, until=until, on_step=lambda step: report(plain(step)))
+
+
+def physical_cluster(control: ControlClient, given: str | None) -> str:
+    """The given id, or that of the only physical cluster."""
+    if given is not None:
+        return given
+    known = [str(one["id"]) for one in control.every("/physical-clusters")]
+    if len(known) != 1:
+        shown = ", ".join(known) or "none"
+        raise UsageInvalid(
+            reason=f"there are {len(known)} physical clusters: {shown}",
+            way_out="Choose: --physical-cluster ID.",
+        )
+    return known[0]

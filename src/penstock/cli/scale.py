@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +11,16 @@ from rich.console import Group
 
 from penstock.cli.flags import key_values
 from penstock.cli.output import Format, report, show, table_of
+from penstock.cli.settings import LogLines, start_logs
+from penstock.log_lines import announce
 from penstock.model.errors import Exit
-from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable
+from penstock.model.errors.settings import SettingInvalid
 from penstock.model.settings_reader import read_documents
 from penstock.scale.decision.parameters import parameter_rows
 from penstock.scale.decision.policy import policy_of
 from penstock.scale.explain import explanation, sampled_watch
 from penstock.scale.server import serving
-from penstock.scale.settings import ScalerSettings, settings_from
+from penstock.scale.settings import ScalerSettings, read_scaler_settings
 from penstock.scale.simulate import traces
 from penstock.scale.simulate.plot import draw
 from penstock.scale.simulate.run import KedaArm, PersistentArm, Scaler, run
@@ -39,17 +41,17 @@ Output = Annotated[Format, Parameter(name=("--output", "-o"), help="Output forma
 
 
 @app.command
-async def serve(*, settings: SettingsFile) -> int:
+async def serve(*, settings: SettingsFile, log_format: LogLines = None) -> int:
     """Serve KEDA's calls until stopped.
 
     Example:  penstock scale serve --settings scaler.yaml
     """
     stop = stop_event()
     scaler = _read_settings(settings)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
+    start_logs(log_format)
     async with serving(scaler) as running:
         host = scaler.listen.rpartition(":")[0]
-        report(f"scaler ready on {host}:{running.port}, clusters: {', '.join(sorted(scaler.clusters))}")
+        announce(f"scaler ready on {host}:{running.port}, clusters: {', '.join(sorted(scaler.clusters))}")
         await stop.wait()
     return Exit.FINE
 
@@ -169,10 +171,7 @@ def _trace(
 
 
 def _read_settings(path: Path) -> ScalerSettings:
-    try:
-        return settings_from(path.read_text())
-    except OSError as failure:
-        raise SettingsUnreadable(path=path, reason=failure.strerror) from failure
+    return read_scaler_settings(path, os.environ)
 
 
 def _metadata(path: Path | None, pairs: Sequence[str]) -> tuple[str, dict[str, str]]:

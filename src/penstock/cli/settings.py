@@ -12,17 +12,46 @@ from cyclopts import Parameter
 
 from penstock.cli.output import Format
 from penstock.fleet.layout import Layout
+from penstock.log_lines import LogFormat, configure_logs, default_format
 from penstock.model.errors.settings import SettingInvalid, SettingUnknown, UsageInvalid
 from penstock.model.settings_reader import Section, read_mapping
+from penstock.model.settings_table import Setting, SettingsFile
 from penstock.platform.profiles import LOCAL, Profile, current_profile, read_profile
 
 SETTINGS_FILE = "penstock.yaml"
 ENVIRONMENT_PREFIX = "PENSTOCK_"
-KEYS = ("home", "fleet", "fleet_only", "output", "profile", "url")
+SETTINGS = SettingsFile(
+    "penstock",
+    "every command",
+    (
+        Setting("home", "directory", "Local state.", ".penstock"),
+        Setting("fleet", "file", "Fleet file of `penstock up`."),
+        Setting("fleet_only", "yes | no", "`penstock up` starts Kafka alone.", "no"),
+        Setting(
+            "log_format", " | ".join(LogFormat), "Log lines of services; unset: json, text on a terminal."
+        ),
+        Setting("output", " | ".join(Format), "Output format.", str(Format.TABLE)),
+        Setting("profile", "text", "Profile to use; unset: the current one."),
+        Setting("url", "URL", "The control plane; unset: the local one."),
+    ),
+    ENVIRONMENT_PREFIX,
+    may_be_empty=True,
+)
+KEYS = SETTINGS.keys()
 # Read by other packages; listed so that only a misspelt variable is an error.
 _OTHER_VARIABLES = ("budget_factor", "cache", "config", "data_path", "fault", "fault_points", "token")
 
-_CONTROL_PREFIX = "control_"  # settings of `penstock control run --config`
+# Of variables that override the settings files of processes.
+PROCESS_PREFIXES = (
+    "audit_",
+    "checker_",
+    "control_",
+    "coordinator_",
+    "gateway_",
+    "pipeline_",
+    "scaler_",
+    "view_",
+)
 
 
 @Parameter(name="*")
@@ -94,14 +123,24 @@ class RemoteOptions(ProfileOptions):
     ] = None
 
 
+LogLines = Annotated[
+    LogFormat | None,
+    Parameter(name="--log-format", help="Format of log lines.", show_default="json; console on a terminal"),
+]
 Metrics = Annotated[
-    str | None, Parameter(help="Serve metrics for Prometheus at this host:port.", show_default="none")
+    str | None, Parameter(help="Serve /metrics, /livez and /readyz at this host:port.", show_default="none")
 ]
 
 
 def fleet_file() -> Path | None:
     value = setting("fleet", "")
     return Path(value) if value else None
+
+
+def start_logs(form: LogFormat | None) -> None:
+    """For commands that run a service: log in the format of the flag, else of the settings."""
+    chosen = setting("log_format", "")
+    configure_logs(form or (LogFormat(chosen) if chosen else default_format()))
 
 
 def setting(key: str, default: str) -> str:
@@ -118,7 +157,7 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if not variable.startswith(ENVIRONMENT_PREFIX) or key in _OTHER_VARIABLES:
             continue
-        if key.startswith(_CONTROL_PREFIX):
+        if key.startswith(PROCESS_PREFIXES):
             continue
         if key not in KEYS:
             known = ", ".join(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in (*KEYS, "config", "cache"))
@@ -129,6 +168,11 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
         raise SettingInvalid(
             where="settings", key="fleet_only", value=values["fleet_only"], expected="expected yes or no"
         )
+    if values.get("log_format", LogFormat.JSON) not in list(LogFormat):
+        expected = f"expected one of {', '.join(LogFormat)}"
+        raise SettingInvalid(
+            where="settings", key="log_format", value=values["log_format"], expected=expected
+        )
     if values.get("output", Format.TABLE) not in list(Format):
         raise SettingInvalid(
             where="settings",
@@ -137,6 +181,11 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
             expected=f"expected one of {', '.join(Format)}",
         )
     return values
+
+
+def check_file(path: Path, environment: Mapping[str, str]) -> None:
+    """Raises if the file or the environment has a setting that is unknown or invalid."""
+    read_settings({**environment, f"{ENVIRONMENT_PREFIX}CONFIG": str(path)})
 
 
 def _file_values(path: Path) -> dict[str, str]:

@@ -28,6 +28,18 @@ from penstock.sim.cell_batching import (
 from penstock.sim.cell_month import POLICIES, Scale, simulate
 from penstock.sim.plot import draw
 from penstock.sim.quota_week import SCHEMES, SENSITIVITY, Score, weeks
+from penstock.sim.rebalance import BROKERS_MAX, FACTOR, REPLICAS_MAX, ZONES
+from penstock.sim.rebalance import POLICIES as REBALANCE_POLICIES
+from penstock.sim.rebalance import Scale as RebalanceScale
+from penstock.sim.rebalance import simulate as rebalance
+from penstock.sim.roll_batches import BROKERS_MAX as ROLL_BROKERS_MAX
+from penstock.sim.roll_batches import BROKERS_MIN as ROLL_BROKERS_MIN
+from penstock.sim.roll_batches import RESTART_SECONDS
+from penstock.sim.roll_batches import simulate as roll_cluster
+from penstock.sim.sizing import CLUSTERS_MAX, DAYS_MAX, ORACLE
+from penstock.sim.sizing import Outcome as SizingOutcome
+from penstock.sim.sizing import Scale as SizingScale
+from penstock.sim.sizing import compare as compare_sizing
 from penstock.sim.traffic import CELL_BROKERS, DAY_SECONDS, Size
 
 app = App(name="sim", help="Simulate the platform's decisions for a whole fleet, from a seed.")
@@ -86,6 +98,47 @@ def cells(
         table_of([{**row, **_rounded(row)} for row in month], MONTH_COLUMNS),
     )
     show({"experiment": saved, "loadByRequestCost": by_cost, "month": month}, options.form, view)
+    return Exit.FINE
+
+
+@app.command
+def rolls(
+    *,
+    seed: Seed = 1,
+    brokers: Annotated[list[int] | None, Parameter(help="Sizes of the cluster.", negative="")] = None,
+    restart: Annotated[float, Parameter(help="Seconds of one restart, on the median.")] = RESTART_SECONDS,
+    options: Options = Options(),
+) -> int:
+    """Simulate rolls of whole clusters: their time against one broker after the other.
+
+    Example:  penstock sim rolls --brokers 6 --brokers 300
+    """
+    where, rows = "penstock sim rolls", []
+    if seed < 0 or restart <= 0:
+        key, value = ("--seed", seed) if seed < 0 else ("--restart", restart)
+        raise SettingInvalid(where=where, key=key, value=value, expected="expected more than that")
+    for size in brokers or (6, 30, 100, 300, 1_000):
+        if not ROLL_BROKERS_MIN <= size <= ROLL_BROKERS_MAX:
+            expected = f"expected {ROLL_BROKERS_MIN} to {ROLL_BROKERS_MAX}"
+            raise SettingInvalid(where=where, key="--brokers", value=size, expected=expected)
+        report(f"rolling {size} brokers")
+        outcome = roll_cluster(seed, size, restart)
+        rows.append(
+            {
+                "brokers": size,
+                "batches": outcome.batches,
+                "minutes": round(outcome.seconds / 60, 1),
+                "serialMinutes": round(outcome.serial_seconds / 60, 1),
+                "ratio": round(outcome.ratio, 3),
+                "zonesAtOnce": outcome.zones_at_once,
+                "minutesUnderMinimum": round(outcome.under_minimum_seconds / 60, 2),
+            }
+        )
+    columns = {
+        "BROKERS": "brokers", "BATCHES": "batches", "MINUTES": "minutes", "SERIAL": "serialMinutes",
+        "RATIO": "ratio", "ZONES AT ONCE": "zonesAtOnce", "UNDER MIN ISR": "minutesUnderMinimum",
+    }  # fmt: skip
+    show(rows, options.form, table_of(rows, columns))
     return Exit.FINE
 
 
@@ -168,4 +221,107 @@ def quotas(
         "MEAN S THROTTLED": "throttledSeconds", "PEAK USE/QUOTA": "overshoot",
     }  # fmt: skip
     show(rows, options.form, table_of(shown, columns))
+    return Exit.FINE
+
+
+@app.command
+def balance(
+    *,
+    seed: Seed = 1,
+    brokers: Annotated[int, Parameter(help="Brokers in three zones, a multiple of three.")] = 60,
+    replicas: Annotated[int, Parameter(help="Replicas, three of each partition.")] = 18_000,
+    days: Annotated[float, Parameter(help="Length of the simulation.")] = 5.0,
+    options: Options = Options(),
+) -> int:
+    """Compare what balancing achieves and copies, under drifting load and lost brokers.
+
+    Example:  penstock sim balance --brokers 30 --replicas 3000 --days 2
+    """
+    bounds = (
+        ("--seed", seed, 0, math.inf),
+        ("--brokers", brokers, 2 * ZONES, BROKERS_MAX),
+        ("--replicas", replicas, FACTOR * brokers, REPLICAS_MAX),
+        ("--days", days, 0.1, 365),
+    )
+    for key, value, least, most in bounds:
+        if not least <= value <= most:
+            expected = f"expected {least} to {most}" if most < math.inf else f"expected {least} or more"
+            raise SettingInvalid(where="penstock sim balance", key=key, value=value, expected=expected)
+    if brokers % ZONES:
+        raise SettingInvalid(
+            where="penstock sim balance", key="--brokers", value=brokers, expected="expected a multiple of 3"
+        )
+    scale = RebalanceScale(brokers=brokers, replicas=replicas, days=days)
+    rows: list[dict[str, Any]] = []
+    for policy in REBALANCE_POLICIES:
+        report(f"simulating {days:g} days of {replicas:,} replicas: {policy.name}")
+        done = rebalance(seed, policy, scale)
+        rows.append({
+            "policy": done.policy, "hoursOver80": done.hours_over, "hottestToMean": done.hottest_to_mean,
+            "bytesBalanced": done.bytes_balanced, "bytesRepaired": done.bytes_repaired,
+            "moves": done.moves, "plans": done.plans,
+        })  # fmt: skip
+    shown = [
+        {
+            **row,
+            "hottestToMean": f"{row['hottestToMean']:.2f}",
+            "balanced": f"{row['bytesBalanced'] / 1e12:.2f}",
+            "repaired": f"{row['bytesRepaired'] / 1e12:.2f}",
+        }
+        for row in rows
+    ]
+    columns = {
+        "POLICY": "policy", "BROKER-HOURS OVER 80%": "hoursOver80", "HOTTEST/MEAN": "hottestToMean",
+        "TB BALANCED": "balanced", "TB REPAIRED": "repaired", "MOVES": "moves", "PLANS": "plans",
+    }  # fmt: skip
+    show(rows, options.form, table_of(shown, columns))
+    return Exit.FINE
+
+
+@app.command
+def sizing(
+    *,
+    seed: Seed = 1,
+    seeds: Annotated[int, Parameter(help="Number of quarters, one for each seed from this one.")] = 1,
+    clusters: Annotated[int, Parameter(help="Clusters in three zones.")] = 300,
+    days: Annotated[int, Parameter(help="Length of the simulation, after four weeks of history.")] = 90,
+    options: Options = Options(),
+) -> int:
+    """Compare what policies of sizing cost, and how often clusters are overloaded.
+
+    Example:  penstock sim sizing --clusters 50 --days 30
+    """
+    bounds = (
+        ("--seed", seed, 0, math.inf),
+        ("--seeds", seeds, 1, 100),
+        ("--clusters", clusters, 1, CLUSTERS_MAX),
+        ("--days", days, 1, DAYS_MAX),
+    )
+    for key, value, least, most in bounds:
+        if not least <= value <= most:
+            expected = f"expected {least} to {most}" if most < math.inf else f"expected {least} or more"
+            raise SettingInvalid(where="penstock sim sizing", key=key, value=value, expected=expected)
+    outcomes: dict[str, list[SizingOutcome]] = {}
+    for each in range(seed, seed + seeds):
+        report(f"simulating {days} days of {clusters} clusters: seed {each}")
+        for outcome in compare_sizing(each, SizingScale(clusters, days)):
+            outcomes.setdefault(outcome.policy, []).append(outcome)
+    cost = {policy: sum(each.broker_hours for each in runs) for policy, runs in outcomes.items()}
+    rows: list[dict[str, Any]] = [
+        {
+            "policy": policy,
+            "brokerHours": round(cost[policy]),
+            "costToOracle": round(cost[policy] / cost[ORACLE], 3),
+            "overloadedHours": sum(each.overloaded_hours for each in runs),
+            "changesPerMonth": round(statistics.mean(each.changes_month for each in runs), 2),
+            "changesPerMonthMax": round(max(each.changes_month_max for each in runs), 2),
+        }
+        for policy, runs in outcomes.items()
+    ]
+    columns = {
+        "POLICY": "policy", "BROKER-HOURS": "brokerHours", "COST/ORACLE": "costToOracle",
+        "HOURS OVERLOADED": "overloadedHours", "CHANGES/MONTH": "changesPerMonth",
+        "MOST OF A CLUSTER": "changesPerMonthMax",
+    }  # fmt: skip
+    show(rows, options.form, table_of(rows, columns))
     return Exit.FINE

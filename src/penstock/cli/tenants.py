@@ -9,14 +9,15 @@ from cyclopts import App, Parameter
 
 from penstock.cli.cluster import Wait, finished
 from penstock.cli.flags import Yes, confirmed
-from penstock.cli.output import progress, report, show, table_of
-from penstock.cli.remote import connected, control_url, wait_for
+from penstock.cli.output import report, show, table_of
+from penstock.cli.remote import connected, wait_for
+from penstock.cli.resize import add_cell, grow_cell
 from penstock.cli.settings import RemoteOptions
 from penstock.model.api_keys import ROTATION_SECONDS
 from penstock.model.entities import Role
 from penstock.model.errors import Exit
 from penstock.model.errors.control import EntityMissing
-from penstock.platform import expansion, keyring
+from penstock.platform import keyring
 from penstock.platform.control_client import WAIT_SECONDS, ControlClient
 
 account = App(name="account", help="Service accounts: the identities of applications.")
@@ -310,6 +311,7 @@ def list_cells(*, options: RemoteOptions = RemoteOptions()) -> int:
     shown = [
         row
         | {"brokers": ",".join(map(str, row["brokers"]))}
+        | {"load": "unknown" if row["load"] is None else round(row["load"], 3)}
         | {"conditions": ",".join(condition["kind"] for condition in row["conditions"]) or None}
         for row in rows
     ]
@@ -322,19 +324,8 @@ def list_cells(*, options: RemoteOptions = RemoteOptions()) -> int:
     return Exit.FINE
 
 
-@cell.command(name="add")
-def add_cell(*, options: RemoteOptions = RemoteOptions()) -> int:
-    """Add a cell to the local fleet: as many brokers as a cell has, spread over its zones.
-
-    Running brokers are not disturbed; gateways restart, so clients reconnect. Returns when tenants can
-    be placed in the new cell.
-
-    Example:  penstock cell add
-    """
-    made = expansion.add_cell(options.layout, control_url(options), progress=progress)
-    row = made | {"brokers": ",".join(map(str, made["brokers"])), "conditions": None}
-    show(made, options.form, table_of([row], _CELLS))
-    return Exit.FINE
+cell.command(add_cell, name="add")
+cell.command(grow_cell, name="grow")
 
 
 def _account(control: ControlClient, cluster: str, name: str) -> dict[str, Any]:

@@ -8,22 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter
 from rich.console import Group
 
-from penstock.cli.flags import Cluster, Yes, confirmed, key_values
+from penstock.cli.flags import Cluster, Yes, confirmed, duration_ms, key_values
 from penstock.cli.output import report, show, table_of
 from penstock.cli.remote import tenant_client
 from penstock.cli.settings import ProfileOptions
+from penstock.gateway.tenancy.tenant_configs import MINUTE, RETENTION_BYTES, tiering_refusal
 from penstock.kafka.admin import configs, topics
 from penstock.kafka.admin.offsets import DELETE_TO_HIGH_WATERMARK, OffsetSpec, delete_before, list_offsets
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.settings import UsageInvalid
+from penstock.model.errors.tier import RetentionBytesTiered
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.kafka.client import Client
 
 APPLY_POLLS_MAX: Final = 50
 APPLY_POLL_SECONDS: Final = 0.1
+SEGMENT_MS_MIN: Final = 10 * MINUTE  # as the gateway allows tenants
 
 app = App(name="topic", help="A logical cluster's topics.")
 
@@ -47,13 +52,21 @@ async def create(
     config: Annotated[
         list[str] | None, Parameter(help="Topic setting, key=value; repeatable.", negative="")
     ] = None,
+    tiered: Annotated[bool, Parameter(help="Move old segments to the object store.", negative="")] = False,
+    local_retention: Annotated[
+        str | None, Parameter(help="How long the brokers' disks keep a copy, such as 1h; needs --tiered.")
+    ] = None,
     options: ProfileOptions = ProfileOptions(),
 ) -> int:
     """Create a topic.
 
-    Example:  penstock topic create orders --partitions 6 --cluster shop
+    Example:  penstock topic create orders --partitions 6 --tiered --local-retention 1h --cluster shop
     """
-    settings: dict[str, str | None] = {**_settings(config, "--config")}
+    settings: dict[str, str | None] = {
+        **_tier_settings(tiered=tiered, local_retention=local_retention),
+        **_settings(config, "--config"),
+    }
+    _check_tiering(name, settings)
     async with tenant_client(options, cluster) as client:
         made = (await topics.create(client, [topics.NewTopic(name, partitions, configs=settings)]))[name]
         if isinstance(made, PenstockError):
@@ -137,6 +150,8 @@ async def config(
     changes: dict[str, str | None] = {**_settings(set_, "--set"), **dict.fromkeys(unset or ())}
     async with tenant_client(options, cluster) as client:
         if changes:
+            present = {row["name"]: row["value"] for row in await _config(client, name)}
+            _check_tiering(name, {**present, **changes})
             resource = configs.topic(name)
             error = (await configs.alter(client, {resource: configs.changes(changes)}))[resource]
             if error is not None:
@@ -212,6 +227,23 @@ async def delete(
                 raise error
     report("deleted")
     return Exit.FINE
+
+
+def _tier_settings(*, tiered: bool, local_retention: str | None) -> dict[str, str]:
+    """A segment is moved when it is closed, so a segment lasts as long as the copy on disk."""
+    if not tiered and local_retention is not None:
+        raise UsageInvalid(reason="--local-retention needs --tiered", way_out="Give --tiered as well.")
+    settings = {"remote.storage.enable": "true"} if tiered else {}
+    if local_retention is not None:
+        milliseconds = duration_ms(local_retention, "--local-retention")
+        settings["local.retention.ms"] = str(milliseconds)
+        settings["segment.ms"] = str(max(milliseconds, SEGMENT_MS_MIN))
+    return settings
+
+
+def _check_tiering(name: str, settings: Mapping[str, str | None]) -> None:
+    if tiering_refusal(settings) is not None:
+        raise RetentionBytesTiered(topic=name, value=settings[RETENTION_BYTES])
 
 
 async def _config(client: Client, name: str) -> list[dict[str, Any]]:

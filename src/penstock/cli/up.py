@@ -25,7 +25,7 @@ from penstock.cli.output import (
     this_command,
 )
 from penstock.cli.settings import fleet_file
-from penstock.fleet.local_fleet import load_fleet_document
+from penstock.fleet.local_fleet import load_fleet, load_fleet_document
 from penstock.fleet.status import fleet_status
 from penstock.model.errors import Exit, PenstockError
 from penstock.model.errors.settings import SettingInvalid
@@ -169,7 +169,7 @@ class TerminalView:
 
         with Live(console=out, auto_refresh=False, transient=True) as live:
             while not stop.is_set():
-                live.update(status_view(await fleet_status(fleet)), refresh=True)
+                live.update(status_view(await fleet_status(load_fleet(fleet.layout))), refresh=True)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), VIEW_SECONDS_BETWEEN)
 

@@ -1,0 +1,85 @@
+"""`penstock health` against a control plane in memory."""
+
+from __future__ import annotations
+
+import tarfile
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from penstock.cli.health import seconds_of
+from penstock.cli.health_drill import _check
+from penstock.health.mitigation import Step
+from penstock.model.errors.health import DrillRefused
+from penstock.model.errors.settings import UsageInvalid
+from tests.control.test_mitigations import begin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.platform.control_client import ControlClient
+    from tests.control.in_memory_plane import InMemoryPlane
+    from tests.harness.command import CommandResult
+
+
+class Control:
+    """A control plane with these brokers."""
+
+    def __init__(self, *health: str) -> None:
+        self._brokers = [{"broker": n, "health": each, "steps": []} for n, each in enumerate(health, 1)]
+
+    def get(self, path: str) -> Any:
+        assert path == "/health"
+        return [{"brokers": self._brokers}]
+
+
+@pytest.mark.parametrize(
+    ("health", "seconds", "reason"),
+    [
+        (("healthy",), 30.0, "it is the only one"),
+        (("healthy", "down"), 30.0, "broker 2 is down"),
+        (("healthy", "healthy"), 0.0, "0 s is not between"),
+        (("healthy", "healthy"), 601.0, "601 s is not between"),
+    ],
+)
+def test_a_drill_needs_a_healthy_cluster_and_an_end(
+    health: tuple[str, ...], seconds: float, reason: str
+) -> None:
+    with pytest.raises(DrillRefused, match=reason):
+        _check(cast("ControlClient", Control(*health)), 1, seconds)
+    _check(cast("ControlClient", Control("healthy", "healthy")), 1, 30.0)
+
+
+def test_durations_have_a_unit() -> None:
+    assert (seconds_of("30m"), seconds_of("1.5h"), seconds_of("1d")) == (1800, 5400, 86400)
+    for wrong in ("30", "h", "1w"):
+        with pytest.raises(UsageInvalid):
+            seconds_of(wrong)
+
+
+def test_show_hold_set_and_incidents(
+    plane: InMemoryPlane, here: Callable[..., CommandResult], tmp_path: Path
+) -> None:
+    assert here("health", "set", "auto", "--action", "exclude=advise", "--target", "0.999").code == 0
+    assert here("health", "set").code == 2
+    assert here("health", "set", "--action", "exclude").code == 2
+    assert here("health", "hold", "2", "--for", "4h", "--reason", "disk").code == 0
+    shown = here("health", "show")
+    assert (shown.code, "held by an operator: disk" in shown.out) == (0, True)
+    assert here("health", "release", "2").code == 0
+    assert "broker 2 is unknown" in here("health", "explain", "2").out
+    assert "99.90% promised" in here("health", "slo").out
+    assert "no incidents" in here("health", "incidents", "list").out
+    assert here("health", "incidents", "show", "inc-0").code == 3
+
+    begin(plane, Step.DEMOTE)
+    (row,) = here("health", "incidents", "list", "-o", "json").data
+    assert here("health", "incidents", "ack", row["id"], "--note", "mine").code == 0
+    assert "acknowledged" in here("health", "incidents", "show", row["id"]).out
+    assert here("health", "incidents", "bundle", row["id"], "--to", "one.tar.gz").code == 0
+    with tarfile.open(tmp_path / "one.tar.gz") as archive:
+        names = {each.rpartition("/")[2] for each in archive.getnames()}
+    assert {"incident.json", "evidence.json", "slo.json", "audit.json"} <= names
+    assert here("health", "incidents", "resolve", row["id"]).code == 0
+    assert here("health", "incidents", "resolve", row["id"]).code != 0

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.model.errors.olep import EventIdInvalid, EventUnreadable
 from penstock.olep.codec import JsonCodec
-from penstock.olep.event import derived_id, needle_of, request, split_derived, stream_of
+from penstock.olep.deduplication import split_derived
+from penstock.olep.event import derived_id, needle_of, request, stream_of
 
 offset = st.integers(0, 10**13)
 index = st.integers(0, 65_535)

@@ -196,8 +196,10 @@ def test_progress_and_rate_are_reported_while_a_view_catches_up(log: Log, tmp_pa
     runner = ViewRunner(
         COUNTING, log, SqliteViews(tmp_path), tuning=Tuning(batch_max=10), on_progress=reports.append
     )
+    assert runner.not_ready() == "no generation of the view is claimed"
     with RunningView(runner):
         wait_for(lambda: reports and reports[-1].lag == 0 and reports[-1].records >= 300, "the progress")
+        assert runner.not_ready() == ""
     assert reports[-1].applied == 300
 
 

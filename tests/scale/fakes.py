@@ -145,9 +145,7 @@ async def served(
         async with AsyncExitStack() as stack:
             port = await stack.enter_async_context(grpc_server(verdicts, health, listen, tls))
             metrics_port = (
-                await stack.enter_async_context(serve_metrics(metrics, page, lambda: True))
-                if metrics
-                else None
+                await stack.enter_async_context(serve_metrics(metrics, page, lambda: "")) if metrics else None
             )
             yield Running(port, verdicts, metrics_port)
     finally:

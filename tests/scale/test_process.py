@@ -49,7 +49,7 @@ clusters:
     bootstrap: {config["bootstrap.servers"]}
     interval: 1
     user: {config["sasl.username"]}
-    passwordFile: {tmp_path}/password
+    password_file: {tmp_path}/password
     mechanism: {config["sasl.mechanism"]}
 """)
     words = ["-m", "penstock", "scale", "serve", "--settings", str(tmp_path / "scaler.yaml")]

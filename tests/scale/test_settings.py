@@ -25,7 +25,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     text = f"""
 clusters:
   default:
-    {{bootstrap: 'kafka:9092', user: scaler, passwordFile: {tmp_path}/password, mechanism: PLAIN}}
+    {{bootstrap: 'kafka:9092', user: scaler, password_file: {tmp_path}/password, mechanism: PLAIN}}
 samples: {{cluster: default}}
 metrics: 127.0.0.1:9090
 """
@@ -46,7 +46,7 @@ metrics: 127.0.0.1:9090
         ("clusters: {a: 5}", "expected a mapping with `bootstrap`"),
         ("clusters: {a: {bootstrap: 7}}", "expected host:port"),
         ("clusters: {a: {bootstrap: 'k:1', interval: 0}}", "from 1 to 3600"),
-        ("clusters: {a: {bootstrap: 'k:1', user: x}}", "`user` and `passwordFile` together"),
+        ("clusters: {a: {bootstrap: 'k:1', user: x}}", "`user` and `password_file` together"),
         ("clusters: {a: {bootstrap: 'k:1', mechanism: OAUTH}}", "expected one of PLAIN"),
         ("clusters: {a: {bootstrap: 'k:1', authority: /nowhere}}", "a file that can be read"),
         ("clusters: {a: {bootstrap: 'k:1', hosts: x}}", "an unknown key"),

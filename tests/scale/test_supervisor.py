@@ -22,6 +22,7 @@ from penstock.kafka.client import Client
 from penstock.kafka.security import Mechanism
 from penstock.model.backoff import Backoff
 from penstock.model.errors.scale import SamplerExited, SamplerUnavailable
+from penstock.model.metric_catalogue import PROCESS, SCALE
 from penstock.scale.decision.values import VerdictSummary
 from penstock.scale.grpc_service import SERVICE
 from penstock.scale.metrics import CallMetrics
@@ -33,6 +34,7 @@ from penstock.scale.server import serving
 from penstock.scale.settings import ClusterSettings, ScalerSettings
 from penstock.scale.verdict_cache import VerdictCache
 from penstock.scale.watched_groups import WatchedGroups
+from tests.harness.metrics import differences
 from tests.harness.propagation import wait_for_topics
 from tests.scale.fakes import reference, stub_for, until, value_when
 
@@ -120,6 +122,8 @@ async def test_a_killed_sampler_is_noticed_at_once_and_restarted(
     assert "penstock_scale_sampler_up 1.0" in metrics
     assert "penstock_scale_sampler_exits_total 1.0" in metrics
     assert "penstock_scale_watches 0.0" in metrics  # from the sampler
+    assert differences(metrics, PROCESS, SCALE) == []
+    assert ("penstock_ready 0.0" in metrics_while_down, "penstock_ready 1.0" in metrics) == (True, True)
 
 
 async def test_the_sampler_yields_to_the_service_and_is_not_hit_by_ctrl_c() -> None:

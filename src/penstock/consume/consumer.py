@@ -227,6 +227,11 @@ class ParallelConsumer:
 
         return ConsumerCollector(self)
 
+    def not_ready(self) -> str:
+        """Why it handles no records, for `/readyz`; empty if it does."""
+        state = "idle" if self._orchestrator is None else self._orchestrator.state
+        return "" if state in ("running", "paused") else f"the consumer is {state}"
+
     def inspect(self) -> Inspection:
         """What the consumer is doing now, and what limits it; see docs/consume.md."""
         return inspect_consumer(self._orchestrator, self.counts, self._settings, self._last_failure)

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.olep.event import DERIVED, VERSION, split_derived
+from penstock.model.errors.olep import EventUnreadable
+from penstock.olep.event import DERIVED, EVENTS_PER_DECISION_MAX, VERSION
 from penstock.olep.table import Table
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class Seen(NamedTuple):
     at: int  # offset of the first occurrence
 
 
+_INDEX_BITS: Final = 16  # of a sequence number
+_OFFSET_DIGITS_MAX: Final = 14
+
 MARKS: Final = Table("olep_marks", Mark)
 SEEN: Final = Table("olep_seen", Seen)
 
@@ -49,6 +53,17 @@ def version_of(reader: Reader) -> int:
     """The version of the application that decides the next event."""
     mark = reader.load(MARKS, VERSION)
     return 1 if mark is None else mark[1]
+
+
+def split_derived(event_id: str) -> tuple[str, int]:
+    """The stream of a derived id, and a number that orders the events of the stream."""
+    parts = event_id.rsplit(".", 2)
+    if len(parts) != 3 or not (parts[1].isdecimal() and parts[2].isdecimal() and event_id.isascii()):
+        raise EventUnreadable(reason=f"the derived id {event_id!r} has no offset and index")
+    offset, number = parts[1], int(parts[2])
+    if len(offset) > _OFFSET_DIGITS_MAX or number >= EVENTS_PER_DECISION_MAX:
+        raise EventUnreadable(reason=f"the derived id {event_id!r} is out of range")
+    return parts[0], int(offset) << _INDEX_BITS | number
 
 
 class Deduplication:

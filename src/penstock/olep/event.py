@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Self
 
 import msgspec
 
-from penstock.model.errors.olep import EventIdInvalid, EventUnreadable
+from penstock.model.errors.olep import EventIdInvalid
 
 REQUEST_ID_LENGTH_MAX: Final = 200  # characters
 EVENTS_PER_DECISION_MAX: Final = 1 << 16  # the index takes 16 bits of a sequence number
@@ -34,7 +34,6 @@ REJECTED: Final = "olep.rejected"  # payload: reason, detail, offset
 RETRY: Final = "olep.retry"  # payload: offset of a rejected event of the same partition
 VERSION: Final = "olep.version"  # payload: application, and its version that decides from here on
 
-_INDEX_BITS: Final = 16
 _ID_LENGTH_MAX: Final = REQUEST_ID_LENGTH_MAX + 200  # a derived id is longer than a request's
 _ESCAPED: Final = re.compile(r'[^ -~]|["\\/]')  # characters that JSON can write in several ways
 _REQUEST_ID: Final = re.compile(rf"[^\x00-\x1f\x7f=][^\x00-\x1f\x7f]{{0,{REQUEST_ID_LENGTH_MAX - 1}}}")
@@ -89,10 +88,11 @@ def request(request_id: str, kind: str, payload: Mapping[str, Any], *, time: int
     if not _REQUEST_ID.fullmatch(request_id):
         raise EventIdInvalid(value=request_id, reason="wrong length or characters")
     try:
-        request_id.encode()
+        if not request_id.isascii():
+            request_id.encode()
     except UnicodeEncodeError as error:
         raise EventIdInvalid(value=request_id, reason="it is not Unicode text") from error
-    return Event(request_id, kind, payload, version, request=request_id, time=time)
+    return Event(request_id, kind, payload, version, None, request_id, time)
 
 
 def stream_of(application: str, topic_id: str, partition: int) -> str:
@@ -101,20 +101,6 @@ def stream_of(application: str, topic_id: str, partition: int) -> str:
 
 def derived_id(stream: str, offset: int, index: int) -> str:
     return f"{stream}.{offset}.{index}"
-
-
-def split_derived(event_id: str) -> tuple[str, int]:
-    """The stream of a derived id, and a number that orders the events of the stream."""
-    try:
-        stream, offset, index = event_id.rsplit(".", 2)
-    except ValueError:
-        stream = offset = index = ""
-    if not (offset.isdecimal() and index.isdecimal() and event_id.isascii()):
-        raise EventUnreadable(reason=f"the derived id {event_id!r} has no offset and index")
-    number = int(index)
-    if len(offset) > 14 or number >= EVENTS_PER_DECISION_MAX:
-        raise EventUnreadable(reason=f"the derived id {event_id!r} is out of range")
-    return stream, int(offset) << _INDEX_BITS | number
 
 
 def needle_of(request_id: str) -> bytes:

@@ -103,6 +103,7 @@ class Executor:
         self._tasks: dict[int, PartitionTask] = {}
         self._suspended: dict[int, str] = {}  # partition → why its store is not open
         self._failure: BaseException | None = None
+        self._running = False
 
     def run(self, stopping: Flag) -> None:
         """Runs until `stopping` is set, or raises the error that stopped it."""
@@ -115,11 +116,13 @@ class Executor:
             [self.log.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
         self._group_due = time.monotonic() + self._tuning.group_seconds
+        self._running = True
         try:
             while not stopping.is_set():
                 self._poll_once()
                 self._wait_for_acknowledgements(stopping)
         finally:
+            self._running = False
             self._stop()
 
     def position(self) -> Position:
@@ -134,6 +137,12 @@ class Executor:
     def suspended(self) -> dict[int, str]:
         """Partitions whose store is unavailable, and why. Safe from other threads."""
         return self._suspended.copy()
+
+    def not_ready(self) -> str:
+        """Why it does not process events, for `/readyz`; empty if it does. Safe from other threads."""
+        if not self._running:
+            return "the executor does not run"
+        return "; ".join(f"partition {each}: {why}" for each, why in sorted(self.suspended().items()))
 
     def _poll_once(self) -> None:
         """Takes available records, applies them, and handles acknowledgements and the group."""

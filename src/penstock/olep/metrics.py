@@ -1,10 +1,10 @@
-"""Prometheus metrics of an executor, collected when they are scraped.
+"""Prometheus metrics of executors and views, collected when they are scraped.
 
     from prometheus_client import REGISTRY
     REGISTRY.register(ExecutorCollector(executor))
 
-Lag is not among them: it is the log's end minus `position_offset`. `penstock scale`, or any lag exporter on
-the executor's group, reports it.
+An executor's lag is not among them: it is the log's end minus `position_offset`. `penstock scale`, or any lag
+exporter on the executor's group, reports it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors.settings import ExtraMissing
-from penstock.model.key_names import GROUP, METRIC_PREFIX, PARTITION, TOPIC
+from penstock.model.metric_catalogue import OLEP, OLEP_VIEW
 
 try:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from penstock.metric_families import Samples
 except ImportError as error:  # optional for an executor
     raise ExtraMissing(what="metrics", module="prometheus_client", extra="olep") from error
 
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from penstock.olep.executor import Executor
+    from penstock.olep.view.runner import ViewRunner
 
-PREFIX: Final = METRIC_PREFIX + "olep_"
-
-# name, help, field of ExecutorCounters
-COUNTERS: Final = (
-    ("decided_events", "Events decided and applied", "decided"),
-    ("repeated_events", "Repeated events, suppressed", "repeated"),
-    ("rejected_events", "Events rejected: listed and not applied", "rejected"),
-    ("sent_events", "Events emitted by decisions and queued in the Kafka client", "sent"),
-    ("commits", "Transactions committed to the stores", "commits"),
-)
+# Metric → field of ExecutorCounters.
+COUNTERS: Final = {
+    "decided_events": "decided",
+    "repeated_events": "repeated",
+    "rejected_events": "rejected",
+    "sent_events": "sent",
+    "commits": "commits",
+}
 
 
 class ExecutorCollector:
@@ -48,24 +47,33 @@ class ExecutorCollector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        executor = self._executor
-        names = [executor.group, executor.log.topic]
-        for name, text, field in COUNTERS:
-            counter = CounterMetricFamily(PREFIX + name, text, labels=[GROUP, TOPIC])
-            counter.add_metric(names, getattr(executor.counters, field))
-            yield counter
-        labels = [GROUP, TOPIC, PARTITION]
-        text = "Next offset to apply, as stored"
-        position = GaugeMetricFamily(PREFIX + "position_offset", text, labels=labels)
-        text = "Emitted events that no broker has acknowledged"
-        waiting = GaugeMetricFamily(PREFIX + "unacknowledged_events", text, labels=labels)
+        executor, samples = self._executor, Samples(OLEP)
+        names = (executor.group, executor.log.topic)
+        for name, field in COUNTERS.items():
+            samples.add(name, getattr(executor.counters, field), *names)
         for task in executor.tasks():
-            labels_of_partition = [*names, str(task.partition)]
-            position.add_metric(labels_of_partition, task.position)
-            waiting.add_metric(labels_of_partition, task.unacknowledged)
-        yield position
-        yield waiting
-        text = "Partitions that wait because their store is unavailable"
-        suspended = GaugeMetricFamily(PREFIX + "suspended_partitions", text, labels=[GROUP, TOPIC])
-        suspended.add_metric(names, len(executor.suspended()))
-        yield suspended
+            samples.add("position_offset", task.position, *names, str(task.partition))
+            samples.add("unacknowledged_events", task.unacknowledged, *names, str(task.partition))
+        samples.add("suspended_partitions", len(executor.suspended()), *names)
+        return iter(samples)
+
+
+class ViewCollector:
+    """Metrics of the runner of one view."""
+
+    def __init__(self, runner: ViewRunner) -> None:
+        self._runner = runner
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        progress, samples = self._runner.progress(), Samples(OLEP_VIEW)
+        names = (progress.view, self._runner.log.topic)
+        samples.add("records", progress.records, *names)
+        samples.add("applied_events", progress.applied, *names)
+        samples.add("skipped_events", progress.skipped, *names)
+        samples.add("lag_offsets", progress.lag, *names)
+        samples.add("generation", progress.generation, *names)
+        samples.add("failing", float(progress.failure is not None), *names)
+        return iter(samples)

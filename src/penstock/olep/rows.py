@@ -57,14 +57,14 @@ class Rows:
 
     def apply(self, effects: Iterable[Effect]) -> None:
         """Applies effects. Their tables must have been checked."""
-        cache, changes = self._cache, self.changes
+        cache, changes, appends = self._cache, self.changes, self.appends
         for effect in effects:
             table = effect.table
             name = table.name
             if isinstance(effect, Remove):
                 cache[name][effect.key] = changes[name][effect.key] = None
             elif table.append_only:
-                self.appends[name].append(effect.row)
+                appends[name].append(effect.row)
             else:
                 row = effect.row
                 key = table.key_of(row)

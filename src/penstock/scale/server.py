@@ -63,11 +63,11 @@ async def serving(settings: ScalerSettings, *, instance: str | None = None) -> A
         frozenset(settings.clusters), watches, CallMetrics(), on_watch=sampler.request_watch
     )
     health = health_aio.HealthServicer()
-    ready = False
+    not_ready = "the sampler does not run"
 
     async def set_health(up: bool) -> None:
-        nonlocal ready
-        ready = up
+        nonlocal not_ready
+        not_ready = "" if up else "the sampler does not run"
         await health.set(SERVICE, _status(up))
 
     async def metrics_text() -> bytes:
@@ -80,14 +80,14 @@ async def serving(settings: ScalerSettings, *, instance: str | None = None) -> A
         metrics_port = None
         if settings.metrics:
             metrics_port = await stack.enter_async_context(
-                serve_metrics(settings.metrics, metrics_text, lambda: ready)
+                serve_metrics(settings.metrics, metrics_text, lambda: not_ready)
             )
         yield Running(port, verdicts, metrics_port, sampler)
 
 
 @asynccontextmanager
 async def serve_metrics(
-    address: str, metrics_text: Callable[[], Coroutine[object, object, bytes]], ready: Callable[[], bool]
+    address: str, metrics_text: Callable[[], Coroutine[object, object, bytes]], not_ready: Callable[[], str]
 ) -> AsyncIterator[int]:
     """Serves the metrics, read on the event loop that updates them; yields the port."""
     loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ async def serve_metrics(
         return asyncio.run_coroutine_threadsafe(metrics_text(), loop).result(METRICS_SECONDS_MAX)
 
     host, _, port = address.rpartition(":")
-    server = MetricsServer(latest, host.strip("[]"), int(port), ready=ready)
+    server = MetricsServer(latest, host.strip("[]"), int(port), not_ready=not_ready, loop=loop)
     try:
         yield server.port
     finally:

@@ -23,6 +23,7 @@ Modules:
   projection         what a projection declares
   rebuild            rebuilds a view into a new generation while the old one serves
   runner             follows a log and writes one view
+  settings           the settings file of a view
   snapshot_position  finds the newest position at which all views are consistent
   snapshot_reads     reads of several views as of one position
   stores             where views are stored

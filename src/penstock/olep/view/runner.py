@@ -140,6 +140,10 @@ class ViewRunner:
         name, position = self.projection.name, self.position()
         return Progress(name, self.generation, position, *counts, self._rate, lag, self._failure)
 
+    def not_ready(self) -> str:
+        """Why the view does not follow its log, for `/readyz`; empty if it does."""
+        return self._failure or ("" if self._positions else "no generation of the view is claimed")
+
     def _follow(self, stopping: Flag, until: Position | None) -> None:
         topic_id, partitions = self.log.topic_id, self.log.partitions
         self.generation = self._pinned or self._stores.serving(self.projection.name) or 1

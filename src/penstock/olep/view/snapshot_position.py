@@ -36,7 +36,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.model.errors.olep import EventUnreadable
-from penstock.olep.event import DERIVED, split_derived
+from penstock.olep.deduplication import split_derived
+from penstock.olep.event import DERIVED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

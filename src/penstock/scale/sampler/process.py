@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import pickle
 import socket
@@ -22,6 +21,7 @@ from prometheus_client import generate_latest
 
 from penstock.gc_tuning import rare_collections
 from penstock.kafka.client import Client
+from penstock.log_lines import LogFormat, configure_logs
 from penstock.model.errors import PenstockError
 from penstock.model.errors.scale import ScalerSettingsInvalid
 from penstock.scale.event_loop import GC_THRESHOLDS
@@ -143,9 +143,9 @@ async def run_sampler(end: socket.socket) -> None:
     first = await read_frame(reader)
     if first is None or first.kind is not Kind.SETTINGS:
         return
-    received: tuple[ScalerSettings, str, int] = pickle.loads(first.body)  # noqa: S301  # from the parent process
-    settings, instance, level = received
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", force=True)
+    received: tuple[ScalerSettings, str, int, LogFormat | None] = pickle.loads(first.body)  # noqa: S301  # from the parent
+    settings, instance, level, log_format = received
+    configure_logs(log_format or LogFormat.CONSOLE, level)
     sender = VerdictSender(writer)
     intervals = {cluster: each.interval for cluster, each in settings.clusters.items()}
     unreachable: dict[str, str] = {}

@@ -18,6 +18,7 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from penstock.log_lines import active_format
 from penstock.model.backoff import Backoff
 from penstock.model.errors.scale import SamplerExited
 from penstock.scale.decision.values import VerdictSummary
@@ -132,7 +133,7 @@ class SamplerProcess:
             self._starts += 1
             self.pid = sampler.pid
             name = f"{self._instance}-{self._starts}"
-            first = (self._settings, name, logging.getLogger().getEffectiveLevel())
+            first = (self._settings, name, logging.getLogger().getEffectiveLevel(), active_format())
             writer.write(encode_frame(Kind.SETTINGS, pickle.dumps(first)))
             self._writer = writer
             yield sampler, reader

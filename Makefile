@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.ready
 DATA_PATH := $(VENV)/.data-path
 BROWSER := $(VENV)/.browser
-# Workers of the suite, which share one fleet. Three keep two cores busy.
+# Workers of the suite, which share one fleet. Three keep two cores busy: most tests wait half of their time.
 PURE := -n $(or $(TEST_WORKERS),2) -m "not soak and not peers and not kafka and not spark and not browser"
 REAL := -n $(or $(TEST_WORKERS),3) -m "(kafka or spark or browser) and not soak and not peers"
 
@@ -35,6 +35,7 @@ $(VENV)/.packages: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(STAMP): $(VENV)/.packages src/penstock/fleet/pom.xml src/penstock/fleet/jars.sha256 src/penstock/wire/definitions.py \
+  $(wildcard src/penstock/tier/plugin/*.java) \
   src/penstock/pipeline/spark/pom.xml src/penstock/pipeline/spark/jars.sha256
 	@rm -f src/penstock/wire/definitions.bin
 	@echo "set-up: jars of Kafka and of Spark's connectors, with Maven, about a minute the first time"

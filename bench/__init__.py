@@ -13,6 +13,8 @@ The folders `kroxylicious` and `peers` hold programs that run a peer, each in it
 Modules:
   attack_load           what an attacker sends
   attacks               a tenant beside an attacker of the gateway
+  balance               planning at scale: seconds, memory, evenness, bytes moved
+  balance_setup         skewed clusters for `balance`
   cells                 what cells save, and how evenly they fill
   cells_setup           real brokers for `cells`: cost of a request, and a move under load
   consume               the parallel consumer against a bare loop and Confluent's parallel consumer
@@ -39,6 +41,7 @@ Modules:
   quotas                ways of sharing quotas over a simulated week
   scale                 the persistent-lag scaler against KEDA's kafka scaler
   scale_calls           calls the scaler from a separate process
+  sizing                how fast fleets are computed, and what sizes cost in a simulated quarter
   views                 views: applying, rebuilding and reading consistently
   views_load            a bank's log, and applying it to a store
   wire                  the codec against kio and kafka-python

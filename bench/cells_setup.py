@@ -17,9 +17,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from bench.fleets import kill_nodes
 from bench.measure import processor_seconds
 from penstock.balance.cells import Broker, plan_cells
-from penstock.balance.move_execution import move_tenant
-from penstock.balance.move_plan import Target
+from penstock.balance.execute import move_tenant
 from penstock.balance.replica_placement import PlacementRequest, spread
+from penstock.balance.tenant_move import Target
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import LocalFleet, open_fleet
 from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM

@@ -1,12 +1,14 @@
 """How fast the control plane creates tenants, and what many tenants cost.
 
 A real control plane and a real gateway run as processes in front of one small Kafka. Creation is timed
-from the first HTTP call to the first acknowledged record through the gateway, including topic and key.
+from the first HTTP call to the first acknowledged record through the gateway, including topic and key; once
+more with both processes from files alone, on a cluster that they know by address and login.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -19,13 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import yaml
 
 from bench.harness import Result, Run, main
+from penstock.control.physical.configured import cluster_id
 from penstock.control.physical.gateway_files import free_ports
 from penstock.control.physical.local import write_gateway_file
 from penstock.control.process import root_token
+from penstock.fleet.gateway_credentials import GatewayCredentials, tenants_key
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import LocalFleet, open_fleet, save_fleet_document
+from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.fleet.readiness import wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.spec_file import parse_fleet
@@ -53,15 +59,16 @@ KEY_SECONDS_BETWEEN = 2.0
 
 
 def measure(run: Run) -> Iterator[Result]:
-    home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
-    try:
-        fleet = asyncio.run(_start_fleet(home))
+    for part in (_measure_all, _measure_adopted):
+        home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
         try:
-            yield from _measure_all(run, fleet, home)
+            fleet = asyncio.run(_start_fleet(home))
+            try:
+                yield from part(run, fleet, home)
+            finally:
+                asyncio.run(stop_nodes(fleet.nodes))
         finally:
-            asyncio.run(stop_nodes(fleet.nodes))
-    finally:
-        shutil.rmtree(home)
+            shutil.rmtree(home)
 
 
 def _measure_all(run: Run, fleet: LocalFleet, home: Path) -> Iterator[Result]:
@@ -82,13 +89,52 @@ def _measure_all(run: Run, fleet: LocalFleet, home: Path) -> Iterator[Result]:
         yield from _many(run, control, plane.pid, gateway, empty_mb)
 
 
-def _first_records(run: Run, control: ControlClient) -> Iterator[Result]:
+def _measure_adopted(run: Run, fleet: LocalFleet, home: Path) -> Iterator[Result]:
+    """Control plane and gateway from files alone, on a cluster of which they know address and login."""
+    cluster = fleet.clusters[0].cluster
+    bootstrap = cluster.spec.bootstrap()
+    control_port, gateway_port = free_ports(2)
+    url = f"http://127.0.0.1:{control_port}"
+    key = PlatformKey(secrets.token_bytes(32))
+    (home / "platform.key").write_bytes(key.secret)
+    (home / "token").write_text(secrets.token_hex(16))
+    (home / "password").write_text(fleet.access.credentials.platform)
+    login = {"user": PLATFORM_USER, "password_file": "password"}
+    control_file = {
+        "home": {"bootstrap": bootstrap, "login": login},
+        "platform_key": "platform.key",
+        "token_file": "token",
+        "listen": f"127.0.0.1:{control_port}",
+    }
+    (home / "control.yaml").write_text(yaml.safe_dump(control_file))
+    credentials = GatewayCredentials(
+        cluster_id(cluster.kafka_id), cluster.kafka_id, tenants_key(key, cluster.kafka_id)
+    )
+    credentials.write(home / "gateway.credentials")
+    gateway_file = {
+        "gateway": "gw-1",
+        "kafka": {"bootstrap": bootstrap},
+        "credentials": "gateway.credentials",
+        "control": {"urls": [url]},
+        "port": gateway_port - 1,  # the only broker has id 1
+    }
+    (home / "gateway.yaml").write_text(yaml.safe_dump(gateway_file))
+    with _process(["control", "run", "--config", str(home / "control.yaml")], home / "control.log"):
+        control = ControlClient(url, (home / "token").read_text())
+        _wait_until(lambda: control.get("/status")["role"] == "active")
+        gateway = ["gateway", "run", "--config", str(home / "gateway.yaml")]
+        with _process(gateway, home / "gateway.log"):
+            _wait_until(lambda: "serves" in (home / "gateway.log").read_text())
+            yield from _first_records(run, control, "adopted-")
+
+
+def _first_records(run: Run, control: ControlClient, home: str = "") -> Iterator[Result]:
     """From the first call to the first acknowledged record."""
     count = FIRST_RECORDS_QUICK if run.quick else FIRST_RECORDS
     run.log(f"{count} times from creation to a first record")
     waits = [asyncio.run(_create_and_produce(control, f"first-{number}")) for number in range(count)]
     yield Result.of_runs(
-        "create-to-first-record-p99",
+        f"{home}create-to-first-record-p99",
         [_percentile(waits, 0.99)],
         unit="s",
         goal="< 2",

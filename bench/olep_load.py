@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from examples.payments.bank import OUTCOME_TYPES
+from penstock.gc_tuning import rare_collections
 from penstock.olep.event import request
 from penstock.olep.log import CONSUMER_CONFIG, FETCH_BYTES, PRODUCER_CONFIG, end_position
 
@@ -51,14 +52,12 @@ def open_accounts(log: Log, count: int, deposit: int) -> None:
 
 def pay(log: Log, transfers: Sequence[Transfer], *, in_flight: int) -> Outcome:
     """Requests every transfer; returns when each has its outcome."""
-    return _drive(
-        log,
-        (
-            (source, request(each, "payment.requested", {"to": to, "amount": amount}, time=0))
-            for each, source, to, amount in transfers
-        ),
-        in_flight,
+    requests = (
+        (source, request(each, "payment.requested", {"to": to, "amount": amount}, time=0))
+        for each, source, to, amount in transfers
     )
+    with rare_collections():
+        return _drive(log, requests, in_flight)
 
 
 def _drive(log: Log, requests: Iterator[tuple[str, Event]], in_flight: int) -> Outcome:

@@ -22,7 +22,7 @@ from bench import pipeline_load as load
 from bench.harness import Result, Run, main
 from penstock.kafka.security import Mechanism
 from penstock.pipeline.job import Job, Mode, Sink, Source
-from penstock.pipeline.jobs.audit import AUDIT
+from penstock.pipeline.jobs.durability import DURABILITY
 from penstock.pipeline.jobs.metering import METERING
 from penstock.pipeline.jobs.slo import SLO
 from penstock.pipeline.lake.columns import Column
@@ -235,9 +235,9 @@ def audits(harness: PipelineHarness, sizes: tuple[int, ...]) -> Iterator[Result]
         load.fill(harness.config, topic, load.histories(size))
         runner = harness.fresh()
         start = time.monotonic()
-        runner.run(on(AUDIT, topic))
+        runner.run(on(DURABILITY, topic))
         seconds = time.monotonic() - start
-        findings = runner.tables.frame("platform.audit_findings").collect()
+        findings = runner.tables.frame("platform.durability_findings").collect()
         yield Result(f"audit-{size_label(size)}", size / seconds, "rows/s")
         yield Result(
             f"audit-{size_label(size)}-findings", float(len(findings)), "found of 1 planted", goal="== 1"

@@ -20,12 +20,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.model.events import AuditEvent, HealthProbe, Outcome, Probe, UsageReport
+from penstock.model.durability import LogEvent, Placement, Policy, Replica, What, members_of
+from penstock.model.events import HealthProbe, Probe, UsageReport
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId, Zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from penstock.model.durability import Facts
 
 PARTITIONS = 4
 DISTINCT = 50_000
@@ -86,19 +89,26 @@ def probes() -> Values:
     return values
 
 
-def histories(count: int, *, subjects: int = 10_000) -> Iterator[tuple[bytes, bytes]]:
-    """Events of rising log starts, each with a unique id; half-way, one log start falls once."""
-    event = AuditEvent(
-        id="@id", time_ms=BEGIN_MS, source="s", sequence=0, cluster=CLUSTER, operation="log-start.rise",
-        subject_kind="partition", subject="@subject", actor="retention", outcome=Outcome.DONE,
-        after={"log_start": 424242},
-    )  # fmt: skip
-    text = event.to_bytes().decode().replace("%", "%%")
-    template = text.replace("@id", "e%d").replace("@subject", "t-%d").replace("424242", "%d")
+def histories(count: int, *, subjects: int = 1_000) -> Iterator[tuple[bytes, bytes]]:
+    """Sweeps of partitions without retention; half-way, the log of one of them loses its first records."""
+    policy, placement = Policy(), Placement("t", (1,), (1,), 1, 0, 0)
+
+    def text(what: What, facts: Facts) -> str:
+        members = members_of(facts)
+        event = LogEvent(CLUSTER, "@subject", "auditor", 424242, 434343, what, members).to_bytes().decode()
+        filled = event.replace("%", "%%").replace("@subject", "partition/t/%d")
+        return filled.replace("424242", "%d").replace("434343", "%d")
+
+    replica = text(What.REPLICA, Replica(1, 444444, 454545)).replace("444444", "%d").replace("454545", "%d")
+    first = [text(What.POLICY, policy), text(What.PLACEMENT, placement)]
     for n in range(count):
         turn, subject = divmod(n, subjects)
-        start = 0 if n == count // 2 + subjects else turn + 1
-        yield b"partition/t-%d" % subject, (template % (n, subject, start)).encode()
+        values: tuple[int, ...] = (subject, n, BEGIN_MS + 10_000 * turn)
+        if turn >= len(first):
+            lost = subject == 0 and turn > count // subjects // 2
+            values += (5 if lost else 0, 100 + turn)
+        template = first[turn] if turn < len(first) else replica
+        yield b"%s/partition/t/%d" % (CLUSTER.encode(), subject), (template % values).encode()
 
 
 def repeated(values: Values, count: int) -> Iterator[tuple[bytes, bytes]]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import logging
 import os
 import signal
+import sys
 import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
+from penstock import log_lines
 from penstock.fleet import cluster_record
 from tests.harness.fleet import THREE_ZONES, TINY, Fleet
 from tests.harness.kafka_python import closing_its_sockets
@@ -73,6 +77,18 @@ def _ports_of_this_worker() -> Iterator[None]:
 def _clients_close_their_sockets() -> Iterator[None]:
     with closing_its_sockets():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_no_service() -> Iterator[None]:
+    """A service that a test ran in this process has configured the logs of all later ones."""
+    hook = sys.excepthook
+    yield
+    if log_lines.active_format() is not None:
+        log_lines._active = None
+        structlog.reset_defaults()
+        logging.captureWarnings(False)
+        sys.excepthook = hook
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own, which makes the directory

@@ -1,7 +1,8 @@
 """`python -m tools.jars`: pin the jars again after a POM has changed.
 
 Resolves each POM with Maven and writes the checksum of every jar to the committed lock beside it. The POMs
-are Kafka's, that of Spark's connectors, and that of the Java programs the tests run as tenants.
+are Kafka's, those of Spark's connectors and of Amazon's SDK, and that of the Java programs that tests run as
+tenants.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from pathlib import Path
 
 from penstock.fleet.jars import CHECKSUM_FILE, KAFKA_VERSION, POM_FILE, Pin, resolve_jars
 from penstock.pipeline.spark.connectors import CONNECTORS
+from penstock.tier.s3_jars import SDK
 from tests.gateway.programs import PROGRAMS
 
 KAFKA = Pin("kafka", KAFKA_VERSION, POM_FILE, CHECKSUM_FILE)
 
 
 def main() -> int:
-    for pin in (KAFKA, CONNECTORS, PROGRAMS):
+    for pin in (KAFKA, CONNECTORS, SDK, PROGRAMS):
         with tempfile.TemporaryDirectory() as scratch:
             jars = resolve_jars(Path(scratch), pin)
             lines = [

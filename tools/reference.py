@@ -17,12 +17,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.audit.rules.catalogue import RULES
 from penstock.cli.app import command_tree
+from penstock.cli.config import KINDS, settings_file
 from penstock.control.api.app import make_api
 from penstock.gateway.connection.states import NEXT, State
 from penstock.gateway.tenancy.apis import PRODUCE, limited, table
 from penstock.gateway.tenancy.tenant_configs import GROUP_CONFIGS, REFUSED_CONFIGS, TOPIC_CONFIGS
 from penstock.model.errors import RANGES, PenstockError, area_of, catalogue
+from penstock.model.metric_catalogue import TABLES as METRIC_TABLES
+from penstock.model.settings_table import REQUIRED
 from penstock.wire.definitions import load
 from tests.cli.snapshots import nodes
 from tests.gateway.tables import TABLES, WORDS
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from tests.paper.claim import Claim
 
 ROOT = Path(__file__).resolve().parent.parent
+AUDIT = "docs/audit.md"
 
 ERRORS_INTRODUCTION = """\
 # Errors
@@ -175,6 +180,16 @@ def architecture_page() -> str:
     return between(ARCHITECTURE, CLAIMS_BEGIN, CLAIMS_END, claim_tables())
 
 
+def audit_page() -> str:
+    """The page as it is, with the table of rules generated again."""
+    rows = ["| rule | severity | what holds | evidence | what you do |", "|---|---|---|---|---|"]
+    rows += [
+        f"| `{rule.name}` | {rule.severity} | {rule.invariant} | {rule.evidence} | {rule.action} |"
+        for rule in RULES
+    ]
+    return between(AUDIT, "<!-- rules -->\n", "<!-- /rules -->", "\n".join(["", *rows, "", ""]))
+
+
 def between(page: str, begin: str, end: str, generated: str) -> str:
     """A page with the text between its two markers replaced."""
     before, rest = (ROOT / page).read_text(encoding="utf-8").split(begin)
@@ -260,8 +275,71 @@ def docstring(words: tuple[str, ...]) -> str | None:
     return getattr(app.default_command, "__doc__", None)
 
 
+METRICS_INTRODUCTION = """\
+# Metrics
+
+Every metric of every process, as Prometheus shows it. [operations.md](operations.md) shows where each process
+serves them. A label's bound is the number of values that one process exports at most; *unbounded* labels grow
+with what the process is given to do.
+
+`python -m tools.reference` generates this page from `model/metric_catalogue.py`.
+"""
+
+
+def metrics_page() -> str:
+    parts = [METRICS_INTRODUCTION]
+    for table_ in METRIC_TABLES:
+        parts.append(
+            f"\n## {table_.title}\n\n| metric | type | unit | labels | meaning |\n|---|---|---|---|---|"
+        )
+        for metric in table_.metrics.values():
+            labels = ", ".join(f"`{label.name}`" for label in metric.labels) or "–"
+            cells = (f"`{metric.shown_name}`", str(metric.kind), metric.unit or "–", labels, metric.help)
+            parts.append(f"| {' | '.join(cells)} |")
+        labels_used = dict.fromkeys(label for metric in table_.metrics.values() for label in metric.labels)
+        if labels_used:
+            parts.append("\n| label | bound | values |\n|---|---|---|")
+        for label in labels_used:
+            bound = "unbounded" if label.bound is None else f"{label.bound:,}"
+            parts.append(f"| `{label.name}` | {bound} | {label.values} |")
+    return "\n".join(parts) + "\n"
+
+
+SETTINGS_INTRODUCTION = """\
+# Settings
+
+Every settings file and its keys. `[]` stands for each item of a list, `*` for names of your choice. A process
+takes a value from its file, from a variable of the environment, or from a flag: a flag overrides a variable,
+which overrides the file. `__` separates levels in a variable: `PENSTOCK_CONTROL_HOME__LOGIN__USER` sets
+`home.login.user`. Keys that end in `_file` name a file with a secret, so that neither the settings nor the
+environment need contain it. Paths are relative to the settings file. Unknown keys are errors.
+
+`penstock config check FILE` checks a file, `penstock config print FILE --origin` shows where each value comes
+from, and `penstock config explain KEY` shows a row of this page.
+
+`python -m tools.reference` generates this page from the code.
+"""
+
+
+def settings_page() -> str:
+    parts = [SETTINGS_INTRODUCTION]
+    for kind in KINDS:
+        file = settings_file(kind)
+        variables = f"Variables: `{file.prefix}…`." if file.prefix else "No variables."
+        parts.append(f"\n## {kind}.yaml\n\nUsed by `{file.used_by}`. {variables}\n")
+        parts.append("| key | type | default | unit | meaning |\n|---|---|---|---|---|")
+        for each in file.settings:
+            default = (
+                f"`{each.shown_default}`" if each.shown_default not in ("", REQUIRED) else each.shown_default
+            )
+            cells = (f"`{each.key}`", each.type, default or "–", each.unit or "–", each.help)
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(parts) + "\n"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     ARCHITECTURE: architecture_page,
+    AUDIT: audit_page,
     GATEWAY: gateway_page,
     "docs/commands.md": commands_page,
     "docs/errors.md": errors_page,
@@ -269,6 +347,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/gateway-apis.md": apis_page,
     "docs/gateway-clients.md": clients_page,
     "docs/gateway-settings.md": configs_page,
+    "docs/metrics.md": metrics_page,
+    "docs/settings.md": settings_page,
 }
 
 

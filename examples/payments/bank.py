@@ -19,6 +19,7 @@ outcome, and amounts are whole cents.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.olep.application import Application, Decision, Emit, State
@@ -72,6 +73,10 @@ class Line(NamedTuple):
     balance: int  # after it
     time: int
 
+
+# Without the __new__ of a NamedTuple, which is Python code: every payment creates four of these rows.
+_line: Final = partial(tuple.__new__, Line)
+_account: Final = partial(tuple.__new__, Account)
 
 ACCOUNTS: Final = Table("accounts", Account)
 HOLDS: Final = Table("holds", Hold)
@@ -131,34 +136,29 @@ def _open(bank: Bank, state: State, event: Event) -> Decision:
 
 def _pay(bank: Bank, state: State, event: Event) -> Decision:
     """Stage one of both variants: is the payment well-formed and covered?"""
-    payload = event.payload
-    wrong = payload_problem(event, _PAY_FIELDS) or _payment_problem(
-        event.key, payload["to"], payload["amount"]
-    )
+    key, payload = event.key, event.payload
+    wrong = payload_problem(event, _PAY_FIELDS) or _payment_problem(key, payload["to"], payload["amount"])
     if wrong is not None:
         return _decline(event, wrong)
-    source = state.get(ACCOUNTS, event.key)
+    source = state.get(ACCOUNTS, key)
     if source is None:
         return _decline(event, "unknown account")
-    amount = payload["amount"]
-    fee = bank.fee + (bank.overdrawn_fee if source.balance < amount + bank.fee else 0)
-    if source.account == FEES_ACCOUNT:
+    to, amount, balance = payload["to"], payload["amount"], source.balance
+    fee = bank.fee + (bank.overdrawn_fee if balance < amount + bank.fee else 0)
+    if key == FEES_ACCOUNT:
         fee = 0
-    if source.balance - amount - fee < -source.overdraft:
+    if balance - amount - fee < -source.overdraft:
         return _decline(event, "insufficient funds")
     if event.type == "payment.offered":
-        return _hold(event, source, payload["to"], amount, fee)
-    lines = [("outgoing", payload["to"], -amount)]
+        return _hold(event, source, to, amount, fee)
     emits = [
-        Emit(
-            ACCOUNTS_LOG, event.key, "payment.outgoing", {"to": payload["to"], "amount": amount, "fee": fee}
-        ),
-        Emit(ACCOUNTS_LOG, payload["to"], "payment.incoming", {"from": event.key, "amount": amount}),
+        Emit(ACCOUNTS_LOG, key, "payment.outgoing", {"to": to, "amount": amount, "fee": fee}),
+        Emit(ACCOUNTS_LOG, to, "payment.incoming", {"from": key, "amount": amount}),
     ]
-    if fee:
-        lines.append(("fee", FEES_ACCOUNT, -fee))
-        emits += _fee(event.key, fee)
-    return _booked(event, source, source.balance, *lines), emits
+    if not fee:
+        return _booked(event, source, balance, ("outgoing", to, -amount)), emits
+    emits += _fee(key, fee)
+    return _booked(event, source, balance, ("outgoing", to, -amount), ("fee", FEES_ACCOUNT, -fee)), emits
 
 
 def _payment_problem(source: str, to: str, amount: int) -> str | None:
@@ -263,13 +263,13 @@ def _booked(event: Event, account: Account, before: int, *lines: tuple[str, str,
     """The statement lines, each with the balance after it, and the account with the last balance."""
     name, _, overdraft, ceiling, last = account
     effects: list[Effect] = []
-    entry, balance = event.offset << _ENTRY_BITS | 1, before
+    entry, balance, request, time = event.offset << _ENTRY_BITS | 1, before, event.request, event.time
     for kind, counterparty, amount in lines:
         balance += amount
-        line = Line(entry, name, last, event.request, kind, counterparty, amount, balance, event.time)
+        line = _line((entry, name, last, request, kind, counterparty, amount, balance, time))
         effects.append(Put(STATEMENT, line))
         last, entry = entry, entry + 1
-    effects.append(Put(ACCOUNTS, Account(name, balance, overdraft, ceiling, last)))
+    effects.append(Put(ACCOUNTS, _account((name, balance, overdraft, ceiling, last))))
     return effects
 
 

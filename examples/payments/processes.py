@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY, start_http_server
-
 from examples.launcher import stop_on_signals
 from examples.payments.spending import Spending
 from penstock.gc_tuning import rare_collections
+from penstock.metrics_server import metrics_at, page_of
 from penstock.olep.executor import Executor, Tuning
 from penstock.olep.metrics import ExecutorCollector
 from penstock.olep.pipeline import Pipeline
@@ -31,14 +30,14 @@ def run_bank(
 ) -> None:
     """Runs one executor of the bank; with `notify_above`, also the notifier, as the next pipeline stage."""
     bank = _executor(settings, settings.application, member=member, snapshots=snapshots)
-    if metrics_port is not None:
-        REGISTRY.register(ExecutorCollector(bank))
-        start_http_server(metrics_port, "127.0.0.1")
-    if notify_above is None:
-        bank.run(stop_on_signals())
-    else:
-        notifier = _executor(settings, Spending(notify_above).application(), member=member)
-        Pipeline([bank, notifier]).run(stop_on_signals())
+    address = None if metrics_port is None else f"127.0.0.1:{metrics_port}"
+    served = metrics_at(address, page_of(ExecutorCollector(bank)), not_ready=bank.not_ready)
+    with served, rare_collections():
+        if notify_above is None:
+            bank.run(stop_on_signals())
+        else:
+            notifier = _executor(settings, Spending(notify_above).application(), member=member)
+            Pipeline([bank, notifier]).run(stop_on_signals())
 
 
 def run_views(settings: Settings) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.browser import open_browser, without_browser
+from tests.harness.fleet import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +67,13 @@ def test_both_accounts_of_a_payment_are_shown_as_of_one_position(page: Page, ban
     status, paid = bank.pay("rent <1>", **{"from": "account-1", "to": "account-2", "amount": 5000})
     assert status == 200
     bank.get(f"/payments/none?after={paid['token']}")  # returns once all views have it
-    page.goto(f"http://127.0.0.1:{bank.port}/")
-    page.get_by_role("heading", name="All accounts: 4000.00").wait_for()
+
+    def both_halves_are_shown() -> int:
+        """A page shows one position, and between the two halves of a payment its amount is in no account."""
+        page.goto(f"http://127.0.0.1:{bank.port}/")
+        return page.get_by_role("heading", name="All accounts: 4000.00").count()
+
+    wait_for(both_halves_are_shown, what="the incoming half of the payment")
     page.get_by_placeholder("account or payment").fill("account-2")
     page.get_by_role("button", name="Search").click()
     page.get_by_role("link", name="rent <1>").click()

@@ -170,8 +170,8 @@ def wait_gone(node: Node) -> None:
     wait_for(lambda: node.running() is None, what=f"{node.name} to end")
 
 
-def wait_for(condition: Callable[[], object], *, what: str, seconds: float = 60.0) -> None:
-    """Poll until the condition holds; fails with `what` after `seconds`."""
+def wait_for(condition: Callable[[], object], *, what: str, seconds: float = 150.0) -> None:
+    """Poll until the condition holds; fails with `what` after `seconds`, which allow for a busy machine."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"

@@ -10,6 +10,7 @@ import secrets
 import struct
 import threading
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
@@ -27,7 +28,9 @@ from penstock.model.api_keys import new_api_key
 from penstock.model.entities import Role
 from penstock.model.ids import (
     BrokerId,
+    LogicalClusterId,
     PhysicalClusterId,
+    ServiceAccountId,
     new_logical_cluster_id,
     new_service_account_id,
 )
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from penstock.kafka.admin.acls import Acl
-    from penstock.model.ids import ServiceAccountId
     from tests.harness.fleet import Fleet
 
 _T = TypeVar("_T")
@@ -90,6 +92,17 @@ def new_access(**tenant: Any) -> Access:
         **tenant,
     )
     return Access(made, account, key.id, key.secret)
+
+
+def access_of(tenant: str, account: str, key: str, secret: str, bootstrap: str) -> Access:
+    """A tenant that a control plane has created."""
+    owner = ServiceAccountId(account)
+    made = Tenant(
+        LogicalClusterId(tenant),
+        {owner: ServiceAccount(owner, role=Role.OWNER)},
+        (ApiKey(key, sha256(secret.encode()).digest(), owner),),
+    )
+    return Access(made, owner, key, secret, bootstrap)
 
 
 def brokers_of(fleet: Fleet) -> tuple[Broker, ...]:

@@ -61,7 +61,8 @@ def fake_runtime(directory: Path) -> Runtime:
     # A file that is being executed cannot be opened for writing: replace it.
     write_atomically(java, f"#!{sys.executable} -IS\n{_PROGRAM}", mode=0o755)
     (directory / "jars").mkdir(exist_ok=True)
-    return Runtime(Java(java, "17.0.1"), Jars(directory / "jars"), archive=None)
+    plugin = directory / "tier.jar"
+    return Runtime(Java(java, "17.0.1"), Jars(directory / "jars", plugin), archive=None)
 
 
 def fake_fleet(directory: Path, *clusters: dict[str, Any]) -> LocalFleet:

@@ -298,8 +298,11 @@ class _Slow:
         return self.one(field, path, value, around)
 
     def keeps(self, path: str) -> bool:
-        data_path = ("ProduceResponse", "FetchResponse", "ShareFetchResponse", "FetchSnapshotResponse")
-        return path in {f"{message}.{array}" for message in data_path for array in ("Responses", "Topics")}
+        observed = (
+            "ProduceResponse", "FetchResponse", "ShareFetchResponse", "FetchSnapshotResponse",
+            "DeleteRecordsResponse",
+        )  # fmt: skip
+        return path in {f"{message}.{array}" for message in observed for array in ("Responses", "Topics")}
 
     def one(self, field: Field, path: str, value: Any, around: list[dict[str, Any]]) -> Any:
         if field.kind == STRUCT:

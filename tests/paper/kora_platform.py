@@ -6,6 +6,8 @@ from typing import Final
 
 from tests.paper.claim import Claim
 
+_DAILY_AUDIT: Final = "tests/pipeline/test_durability.py"
+_LIVE_AUDIT: Final = "tests/audit/test_live_with_kafka.py"
 CLAIMS: Final = (
     Claim(
         "§1, §5",
@@ -195,12 +197,26 @@ CLAIMS: Final = (
     Claim(
         "§3.4",
         "New data is on local disks; as it ages, it moves to an object store and is removed locally.",
+        ("penstock.tier", "penstock.fleet.tier_properties"),
+        (
+            "tests/tier/test_tiered_topics.py::test_records_read_back_from_the_store",
+            "tests/tier/test_plugin_contract.py::test_the_stored_objects_are_format_1",
+        ),
         rows=("K4",),
     ),
     Claim(
         "§3.4", "Tier metadata is published to an internal topic, which every replica follows.", rows=("K4",)
     ),
-    Claim("§3.4", "Reads outside the local data are served from the object store.", rows=("K4",)),
+    Claim(
+        "§3.4",
+        "Reads outside the local data are served from the object store.",
+        ("penstock.tier", "penstock.fleet.tier_properties"),
+        (
+            "tests/tier/test_tiered_topics.py::test_records_read_back_from_the_store",
+            "tests/tier/test_plugin_contract.py::test_all_readers_share_one_get_of_a_chunk",
+        ),
+        rows=("K4",),
+    ),
     Claim(
         "§3.4", "Rebalancing moves only the active set, and local disks do not limit retention.", rows=("K4",)
     ),
@@ -229,20 +245,36 @@ CLAIMS: Final = (
         "Clusters with equal units perform comparably for the same workload on three clouds.",
         rows=("K5",),
     ),
-    Claim("§4.1", "A cluster's load, that of its most loaded broker, is shown to users.", rows=("K6",)),
+    Claim(
+        "§4.1",
+        "A cluster's load, that of its most loaded broker, is shown to users.",
+        ("penstock.balance.broker_load", "penstock.control.api.load_routes", "penstock.cli.balance"),
+        (
+            "tests/balance/test_broker_load.py::test_the_load_of_a_cluster_is_that_of_its_most_loaded_broker",
+            "tests/control/test_load_api.py::test_the_load_of_a_cluster_is_shown_with_its_brokers",
+            "tests/cli/test_balance.py::test_the_load_of_brokers_is_shown_with_what_it_is_made_of",
+        ),
+        rows=("K6",),
+    ),
     Claim(
         "§4.1.1",
-        "Broker load at low utilisation: the share of time its request threads are busy.",
-        ("penstock.balance.cell_load", "penstock.kafka.broker_metrics"),
+        "Broker load at low utilisation: the share of time its network and request threads are busy.",
+        ("penstock.balance.broker_load", "penstock.kafka.broker_metrics"),
         (
-            "tests/balance/test_cells.py::test_the_load_of_a_cell_is_the_largest_of_its_three_parts",
-            "tests/control/test_relief_service.py::test_broker_metrics_show_each_tenants_share_of_a_cell",
+            "tests/balance/test_broker_load.py::test_utilisation_decides_at_low_load_and_waits_at_high_load",
+            "tests/control/test_load_observation.py::test_the_load_of_real_brokers_is_measured_published_and_restored",
         ),
         rows=("K6",),
     ),
     Claim(
         "§4.1.1",
         "Broker load at high utilisation: Kingman's formula on a 1-minute decaying average of queue waits (G/G/1).",
+        ("penstock.balance.broker_load", "penstock.kafka.broker_metrics"),
+        (
+            "tests/balance/test_broker_load.py::test_kingmans_formula_is_inverted",
+            "tests/balance/test_broker_load.py::test_averages_do_not_depend_on_the_distance_of_scrapes",
+            "tests/balance/test_broker_load.py::test_load_grows_with_the_offered_load_where_waits_explode",
+        ),
         rows=("K6",),
     ),
     Claim(
@@ -250,7 +282,28 @@ CLAIMS: Final = (
     ),
     Claim(
         "§4.2.1",
-        "Lower bounds rule out hardware, performance tests judge the rest, roll-out is staged.",
+        "Lower bounds rule out hardware.",
+        ("penstock.balance.sizing", "penstock.balance.profiles"),
+        (
+            "tests/balance/test_sizing.py::test_each_bound_decides_where_it_is_the_scarce_one",
+            "tests/control/test_sizing.py::test_profiles_are_listed_and_checked",
+        ),
+        rows=("K7",),
+    ),
+    Claim(
+        "§4.2.1",
+        "Performance tests judge the hardware that is left, and its roll-out is staged.",
+        rows=("K7",),
+    ),
+    Claim(
+        "§4.2",
+        "Measured load and prices decide a cluster's size, with its cost by driver.",
+        ("penstock.balance.advice", "penstock.balance.cost", "penstock.control.sizing"),
+        (
+            "tests/control/test_sizing.py::test_advice_has_its_number_and_what_would_change_it",
+            "tests/balance/test_cost.py::test_each_driver_is_charged_for_what_it_is",
+            "bench.sizing::cost-to-oracle",
+        ),
         rows=("K7",),
     ),
     Claim("§4.2.1", "Right-sizing improved the fleet's P99 latency by a factor of 3.", rows=("K7",)),
@@ -275,20 +328,22 @@ CLAIMS: Final = (
     ),
     Claim(
         "§4.2.3",
-        "Supporting services share the broker's machine, about 80 % of which is reserved for it.",
+        "Supporting services share the broker's machine, about 80 % of which is reserved for it, in sizing.",
+        ("penstock.balance.sizing",),
+        ("tests/balance/test_sizing.py::test_services_share_machines_with_brokers_if_they_fit",),
         rows=("K7",),
     ),
     Claim(
         "§4.3",
         "Replicas move between brokers while clients keep working.",
         (
-            "penstock.balance.move_plan",
-            "penstock.balance.move_execution",
+            "penstock.balance.executing",
+            "penstock.balance.execute",
             "penstock.balance.replication_throttle",
         ),
         (
-            "tests/balance/test_move_execution.py::test_clients_work_through_a_move_and_lose_nothing",
-            "tests/balance/test_move_execution.py::test_a_killed_move_is_resumed_by_calling_it_again",
+            "tests/balance/test_execute.py::test_clients_work_through_a_move_and_lose_nothing",
+            "tests/balance/test_execute.py::test_a_killed_move_is_resumed_by_calling_it_again",
             "bench.cells::move-client-errors",
         ),
         rows=("K8", "K9"),
@@ -296,6 +351,12 @@ CLAIMS: Final = (
     Claim(
         "§4.3.1",
         "A blend of ingress, egress, disk use and broker load is balanced over brokers.",
+        ("penstock.balance.planner", "penstock.control.planning", "penstock.control.balancing"),
+        (
+            "tests/balance/test_planner.py::test_a_skewed_cluster_becomes_even",
+            "tests/balance/test_plans.py::test_a_skewed_topic_is_planned_run_and_balanced",
+            "tests/control/test_balancing.py::test_auto_runs_the_plan_and_reports_it",
+        ),
         rows=("K8",),
     ),
     Claim(
@@ -310,9 +371,24 @@ CLAIMS: Final = (
         rows=("K8", "K21"),
     ),
     Claim(
-        "§4.3.1", "Prioritised goals: a move must be accepted by all goals of higher priority.", rows=("K8",)
+        "§4.3.1",
+        "Prioritised goals: a move must be accepted by all goals of higher priority.",
+        ("penstock.balance.goals", "penstock.balance.planner"),
+        ("tests/balance/test_planner.py::test_a_plan_breaks_no_hard_goal_and_worsens_no_soft_one",),
+        rows=("K8",),
     ),
-    Claim("§4.3.1", "Triggering goals start a round; balancing goals are best effort.", rows=("K8",)),
+    Claim(
+        "§4.3.1",
+        "Triggering goals start a round; balancing goals are best effort.",
+        ("penstock.balance.goals", "penstock.balance.rounds", "penstock.control.balancing"),
+        (
+            "tests/balance/test_planner.py::test_violations_of_triggering_goals_start_a_round",
+            "tests/balance/test_rounds.py::test_a_violation_must_last_before_a_plan_is_made",
+            "tests/control/test_balancing.py::test_advice_is_one_plan_that_waits",
+            "tests/control/test_planning.py::test_what_cannot_be_reached_is_reported",
+        ),
+        rows=("K8",),
+    ),
     Claim(
         "§4.3.1",
         "A broker's load is attributed by other metrics: to tenants, by their bytes.",
@@ -329,29 +405,51 @@ CLAIMS: Final = (
     Claim(
         "§4.3.2",
         "Brokers are added to a running cluster, and tenants can use them.",
-        ("penstock.platform.expansion", "penstock.fleet.cluster_record"),
+        ("penstock.control.resizing", "penstock.control.resize_steps", "penstock.fleet.resize"),
         (
-            "tests/platform/test_expansion.py::test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it",
+            "tests/platform/test_resize.py::test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it",
+            "tests/platform/test_resize.py::test_a_fleet_grows_and_shrinks_under_load_without_errors_or_restarts",
         ),
         rows=("K9",),
     ),
     Claim(
         "§4.3.2",
         "An expansion is complete when every new broker carries a fair share of the load.",
+        ("penstock.balance.planner", "penstock.control.resize_steps"),
+        ("tests/balance/test_planner.py::test_only_joining_brokers_receive_and_no_more_than_their_share",),
         rows=("K9",),
     ),
     Claim(
         "§4.3.2",
         "Replicas with the largest contribution move first, since a few cause most of the load.",
+        ("penstock.balance.planner",),
+        ("tests/balance/test_planner.py::test_joining_brokers_get_the_replicas_that_carry_most_first",),
         rows=("K9",),
     ),
-    Claim("§4.3", "A cluster shrinks: brokers are drained and removed.", rows=("K9",)),
     Claim(
-        "§4.4.1", "A health-check agent outside the network probes brokers through the proxy.", rows=("K10",)
+        "§4.3",
+        "A cluster shrinks: brokers are drained and removed.",
+        ("penstock.control.resizing", "penstock.control.shrink_check", "penstock.control.resize_steps"),
+        (
+            "tests/platform/test_resize.py::test_a_fleet_grows_and_shrinks_under_load_without_errors_or_restarts",
+            "tests/control/test_resizing.py::test_shrinking_without_room_on_disk_is_refused_with_the_number_of_brokers_missing",
+        ),
+        rows=("K9",),
+    ),
+    Claim(
+        "§4.4.1",
+        "A health-check agent outside the network probes brokers through the proxy.",
+        ("penstock.health.checker",),
+        rows=("K10",),
     ),
     Claim(
         "§4.4.2",
         "100 produce and 100 consume probes each minute for each broker, on partitions that stay with it.",
+        ("penstock.health.schedule", "penstock.health.checker"),
+        (
+            "tests/health/test_schedule.py::test_each_broker_gets_100_evenly_spaced_probes_a_minute",
+            "tests/health/test_schedule.py::test_whatever_brokers_come_and_go_each_has_its_partitions",
+        ),
         rows=("K10",),
     ),
     Claim(
@@ -388,6 +486,10 @@ CLAIMS: Final = (
     Claim(
         "§4.5.3",
         "A broker without probes and client traffic has lost its network, and is demoted.",
+        ("penstock.health.detector", "penstock.control.mitigating"),
+        (
+            "tests/control/test_health_service.py::test_a_broker_that_is_cut_off_is_demoted_at_once_and_released_when_it_is_healthy",
+        ),
         rows=("K12",),
     ),
     Claim(
@@ -400,7 +502,16 @@ CLAIMS: Final = (
         "A broker slower than the rest of its cluster leaves the ISR and keeps replicating.",
         rows=("K12",),
     ),
-    Claim("§4.5.3", "An operator is notified when automatic mitigation does not work.", rows=("K12",)),
+    Claim(
+        "§4.5.3",
+        "An operator is notified when automatic mitigation does not work.",
+        ("penstock.control.incidents", "penstock.control.notification"),
+        (
+            "tests/control/test_notification.py::test_a_webhook_is_signed_and_retried_after_errors_and_redirects",
+            "tests/control/test_health_service.py::test_advice_is_an_incident_and_no_action",
+        ),
+        rows=("K12",),
+    ),
     Claim(
         "§4.5.3",
         "12 degradations handled in 30 days; the uptime SLA rose from 99.95 % to 99.99 %.",
@@ -408,17 +519,47 @@ CLAIMS: Final = (
     ),
     Claim(
         "§4.6.1",
-        "Cluster linking replicates all data and metadata to another cluster, byte for byte.",
+        "Cluster linking replicates the records of topics to another cluster, byte for byte.",
+        ("penstock.link.mirror", "penstock.shadow.broker", "penstock.shadow.responses"),
+        (
+            "tests/link/test_with_kafka.py::test_a_mirror_is_identical_survives_a_crash_and_is_promoted",
+            "tests/link/test_source_failures.py::test_a_mirror_follows_a_truncated_source_and_survives_its_loss",
+        ),
         rows=("K13",),
     ),
     Claim(
         "§4.6.1",
-        "Failover repoints clients; keys work and consumers continue from their commits.",
+        "Topic configs, ACLs, quotas and group offsets follow to the other cluster.",
+        ("penstock.link.metadata_service", "penstock.link.metadata_sync", "penstock.link.group_sync"),
+        (
+            "tests/link/test_source_failures.py::test_a_mirror_follows_a_truncated_source_and_survives_its_loss",
+            "tests/link/test_metadata_sync.py::test_an_acl_is_removed_only_if_the_link_has_copied_it",
+        ),
+        rows=("K13",),
+    ),
+    Claim(
+        "§4.6.1",
+        "After a failover consumers continue from their commits, also if the source is gone.",
+        ("penstock.link.promotion", "penstock.link.runner"),
+        (
+            "tests/link/test_with_kafka.py::test_a_mirror_is_identical_survives_a_crash_and_is_promoted",
+            "tests/link/test_source_failures.py::test_a_mirror_follows_a_truncated_source_and_survives_its_loss",
+        ),
+        rows=("K13",),
+    ),
+    Claim(
+        "§4.6.1",
+        "Failover repoints clients: users and keys are on the other cluster, and clients move by themselves.",
         rows=("K13",),
     ),
     Claim(
         "§4.6.2",
         "Tiered data and metadata are kept for N days; a deleted prefix can be restored.",
+        ("penstock.backup", "penstock.tier.sweep"),
+        (
+            "tests/backup/test_with_kafka.py::test_deleted_topics_come_back_at_their_offsets",
+            "tests/tier/test_sweep.py::test_whatever_goes_fulfils_all_conditions",
+        ),
         rows=("K14",),
     ),
     Claim(
@@ -428,33 +569,71 @@ CLAIMS: Final = (
         ("tests/control/test_service.py::test_the_audit_log_has_actors_and_operations_and_no_secret",),
         rows=("K15",),
     ),
-    Claim("§4.6.3", "Every metadata change inside brokers is recorded as an audit event.", rows=("K15",)),
+    Claim(
+        "§4.6.3",
+        "Every change of partitions, configurations, log starts and tier metadata is recorded as an event.",
+        ("penstock.audit.service", "penstock.audit.metadata_history", "penstock.audit.sweep"),
+        (
+            f"{_LIVE_AUDIT}::test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not",
+            "tests/audit/test_metadata_history.py::test_a_new_topic_has_a_policy_and_a_placement",
+        ),
+        rows=("K15",),
+    ),
     Claim(
         "§4.6.3",
         "A batch job checks the audit events of each subject with a small set of static rules.",
-        ("penstock.pipeline.jobs.audit", "penstock.pipeline.jobs.audit_rules"),
-        ("tests/pipeline/test_audit.py::test_a_planted_violation_is_the_only_finding_among_clean_histories",),
+        ("penstock.pipeline.jobs.durability", "penstock.audit.rules"),
+        (
+            f"{_DAILY_AUDIT}::test_a_planted_violation_is_the_only_finding_among_clean_histories",
+            f"{_DAILY_AUDIT}::test_daily_increments_one_full_run_and_the_live_engine_give_the_same_findings",
+        ),
         rows=("K15", "P2"),
     ),
     Claim(
         "§4.6.3",
         "Log-start increments are compared with the retention policy, and a violation raises an alert.",
+        ("penstock.audit.rules.log_start", "penstock.audit.alerts"),
+        (
+            "tests/audit/test_log_start_rules.py::test_records_older_than_retention_expire_legally",
+            "tests/audit/test_log_start_rules.py::test_size_retention_that_leaves_too_few_bytes_is_reported",
+            "tests/audit/test_live.py::test_findings_with_one_cause_are_one_alert",
+        ),
         rows=("K15",),
     ),
     Claim(
-        "Table 1", "Caught: storage corruption at the leader that trims a prefix of the log.", rows=("K15",)
+        "Table 1",
+        "Caught: storage corruption at the leader that trims a prefix of the log.",
+        ("penstock.audit.rules.log_start",),
+        (f"{_LIVE_AUDIT}::test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not",),
+        rows=("K15",),
     ),
     Claim("Table 1", "Caught: tier metadata that diverges between leader and followers.", rows=("K15",)),
-    Claim("Table 1", "Caught: a spurious change of a topic's retention.", rows=("K15",)),
+    Claim(
+        "Table 1",
+        "Caught: a spurious change of a topic's retention.",
+        ("penstock.audit.rules.log_start",),
+        (f"{_LIVE_AUDIT}::test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not",),
+        rows=("K15",),
+    ),
     Claim("Table 1", "Caught: a race in updating the log start offset.", rows=("K15",)),
     Claim(
         "§4.7",
         "A roll proceeds zone by zone, with a bounded number of brokers of one zone at once.",
+        ("penstock.fleet.rolling", "penstock.fleet.roll_batches"),
+        (
+            "tests/fleet/test_rolling.py::test_a_roll_finishes_and_never_takes_two_zones_the_minimum_isr_or_the_majority",
+            "tests/fleet/test_rolling.py::test_one_broker_at_a_time_and_a_tenth_of_a_zone_from_ten_on",
+        ),
         rows=("K16",),
     ),
     Claim(
         "§4.7",
         "The next brokers roll only when the previous ones are in sync; roll time is bounded.",
+        ("penstock.fleet.rolling", "penstock.control.roll_service"),
+        (
+            "tests/fleet/test_rolling.py::test_the_next_batch_waits_until_every_replica_is_in_sync",
+            "tests/fleet/test_rolling.py::test_more_at_once_if_the_roll_would_take_too_long",
+        ),
         rows=("K16",),
     ),
     Claim("§4.7", "Upgrades are staged, with few active versions in the fleet.", rows=("K16",)),

@@ -312,10 +312,10 @@ CLAIMS: Final = (
     Claim(
         "§5.3",
         "When no cell has room, a new one is requested; one command adds it.",
-        ("penstock.control.relief_service", "penstock.platform.expansion"),
+        ("penstock.control.relief_service", "penstock.control.resizing"),
         (
             "tests/control/test_relief_service.py::test_a_cluster_without_room_reports_the_cell_it_needs_until_there_is_room",
-            "tests/platform/test_expansion.py::test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it",
+            "tests/platform/test_resize.py::test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it",
         ),
         rows=("K9", "K21"),
     ),

@@ -1,0 +1,170 @@
+"""From nothing to tenants on clusters that existed before, every process on its own host.
+
+Two Kafka clusters that others run are adopted. Two control planes and two gateways for each cluster run from
+files, in namespaces that only a bridge joins. Tenants work from another namespace. Every process is killed in
+turn and a link is cut: clients see retriable errors only, nothing acknowledged is lost, and what others have
+on the clusters stays as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.anywhere.deployment import Access, Deployment
+from tests.anywhere.namespaces import Network, can_make_namespaces
+from tests.anywhere.stock_kafka import StockCluster
+from tests.harness.fleet import wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.kafka,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not can_make_namespaces(), reason="needs root and `ip netns`"),
+]
+
+PROGRESS_RECORDS = 20
+RECOVERY_SECONDS_MAX = 240.0
+TOPIC = "orders"
+
+
+@dataclass
+class TenantLoad:
+    """A tenant's producer on the clients' host."""
+
+    access: Access
+    process: subprocess.Popen[Any]
+    acknowledged: Path
+    errors: Path
+
+    def count(self) -> int:
+        return len(self.acknowledged.read_text().splitlines()) if self.acknowledged.exists() else 0
+
+    def problems(self) -> str:
+        return self.errors.read_text() if self.errors.exists() else ""
+
+
+@dataclass
+class Scenario:
+    deployment: Deployment
+    loads: list[TenantLoad]
+
+    def start_load(self, access: Access, profile: str) -> None:
+        made = self.deployment.penstock("topic", "create", TOPIC, "--partitions", "3", "--profile", profile)
+        assert made.code == 0, made.err
+        files = [self.deployment.directory / f"{access.tenant}.{kind}" for kind in ("acknowledged", "errors")]
+        process = self.deployment.start_program("producer", access, TOPIC, *map(str, files))
+        self.loads.append(TenantLoad(access, process, *files))
+
+    def survives(self, what: str, disturb: Callable[[], None], repair: Callable[[], None]) -> None:
+        """Every tenant makes progress without it, and after the repair."""
+        disturb()
+        self.progress(f"without {what}")
+        repair()
+        self.progress(f"after {what} is back")
+
+    def progress(self, when: str) -> None:
+        before = {load.access.tenant: load.count() for load in self.loads}
+        for load in self.loads:
+
+            def progressed(load: TenantLoad = load) -> bool:
+                return load.count() >= before[load.access.tenant] + PROGRESS_RECORDS
+
+            wait_for(progressed, what=f"progress {when}", seconds=RECOVERY_SECONDS_MAX)
+            assert load.problems() == "", (when, load.problems())
+
+    def finish(self) -> None:
+        """Ends the producers; every acknowledged record can be read."""
+        for load in self.loads:
+            load.process.send_signal(signal.SIGTERM)
+        for load in self.loads:
+            load.process.wait(RECOVERY_SECONDS_MAX)
+            acknowledged = load.acknowledged.read_text().split()
+            read = self.deployment.run_program("reader", load.access, TOPIC, "3")
+            assert set(acknowledged) <= read.keys()
+            assert max(read[number] for number in acknowledged) == 1, "idempotent producers write once"
+            assert load.problems() == ""
+
+
+def tenant_profile(deployment: Deployment, access: Access) -> str:
+    """A profile for the tenant, from a bootstrap address and a key."""
+    secret = deployment.directory / f"{access.tenant}.secret"
+    secret.write_text(access.secret)
+    made = deployment.penstock(
+        "profile", "create", access.tenant, "--no-use", "--bootstrap", access.bootstrap, "--key", access.key,
+        "--secret-file", str(secret), "--tls", "--ca", access.ca,
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    return access.tenant
+
+
+def test_tenants_on_clusters_of_others_survive_the_loss_of_every_process(tmp_path: Path) -> None:
+    with Network(secrets.token_hex(2)) as network:
+        clusters = {}
+        for name in ("east", "west"):
+            directory = tmp_path / name
+            directory.mkdir()
+            clusters[name] = StockCluster(network.host(name), directory)
+            clusters[name].start()
+            clusters[name].add_platform_user()
+            clusters[name].add_neighbours()
+        before = {name: cluster.snapshot() for name, cluster in clusters.items()}
+        deployment = Deployment(network, tmp_path, clusters)
+        for number in (1, 2):
+            deployment.start_control(number)
+        deployment.wait_until_active()
+        deployment.create_profile()
+        for name in clusters:
+            for number in (1, 2):
+                deployment.start_gateway(name, number)
+        scenario = Scenario(deployment, [])
+        wait_for_clusters(deployment, clusters)
+
+        for tenant, where in (("alpha", "east"), ("beta", "east"), ("gamma", "west")):
+            access = deployment.create_tenant(tenant, where, "--adopted", where)
+            profile = tenant_profile(deployment, access)
+            scenario.start_load(access, profile)
+            seen = deployment.penstock("topic", "list", "--profile", profile, "-o", "json")
+            assert [topic["name"] for topic in seen.data] == [TOPIC]
+            groups = deployment.penstock("group", "list", "--profile", profile, "-o", "json")
+            assert groups.data == []
+
+        for name, component in deployment.components.items():
+            scenario.survives(name, component.kill, component.start)
+        for name, cluster in clusters.items():
+            for number in range(1, cluster.nodes + 1):
+                kill, start = partial(cluster.kill_node, number), partial(cluster.start_node, number)
+                scenario.survives(f"broker {number} of {name}", kill, start)
+                cluster.wait()
+        gateway = deployment.components["gateway-east-1"].host
+        scenario.survives("the link of a gateway", gateway.cut, gateway.heal)
+        control = deployment.components["control-1"].host
+        scenario.survives("the link of a control plane", control.cut, control.heal)
+        scenario.finish()
+
+        deployment.wait_until_active()
+        wait_for(
+            lambda: deployment.penstock("control", "check").code == 0,
+            what="Kafka to be in the declared state",
+            seconds=RECOVERY_SECONDS_MAX,
+        )
+        assert {name: cluster.snapshot() for name, cluster in clusters.items()} == before
+
+
+def wait_for_clusters(deployment: Deployment, names: dict[str, StockCluster]) -> None:
+    def listed() -> bool:
+        result = deployment.penstock("physical", "list", "-o", "json")
+        return result.code == 0 and {one["name"] for one in json.loads(result.out)} >= names.keys()
+
+    wait_for(listed, what="every cluster to be known", seconds=RECOVERY_SECONDS_MAX)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.fleet import java
 from penstock.fleet.java import Java, argument_file, find_java, jvm_flags
 from penstock.fleet.spec import Jit
 from penstock.model.errors.fleet import JavaMissing, JavaTooOld
@@ -144,3 +147,24 @@ def test_an_argument_file_preserves_its_arguments(words: list[str]) -> None:
     lines = argument_file(words).splitlines()
 
     assert [shlex.split(line) for line in lines] == [[word] for word in words]
+
+
+def test_no_metric_is_dropped_by_the_rules_that_make_scrapes_cheap() -> None:
+    rules = yaml.safe_load((Path(java.__file__).parent / "jmx.yaml").read_text())["rules"]
+    dropped = [re.compile(rule["pattern"]) for rule in rules if not rule["name"]]
+    samples = [f"{_sample(rule['pattern'])}: 0" for rule in rules if rule["name"]]
+
+    assert dropped
+    assert [text for text in samples if any(pattern.search(text) for pattern in dropped)] == []
+
+
+def _sample(pattern: str) -> str:
+    """An attribute that the pattern matches."""
+    for expression, text in {
+        r"(\d+)": "1",
+        r"(\w+)": "Produce",
+        r"(\S+)": "INTERNAL",
+        "(.+)": "orders",
+    }.items():
+        pattern = pattern.replace(expression, text)
+    return pattern.removesuffix(":")

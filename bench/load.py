@@ -25,8 +25,14 @@ from penstock.balance.broker_load import Measurement, Scrape, averaged, broker_l
 from penstock.balance.load_calibration import Driver, Workload, measured_level, scraped
 from penstock.balance.load_fit import Point, fit, quality
 from penstock.fleet.spec import Listener
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.append import produce_body
 from penstock.kafka.broker_metrics import parse_metrics
 from penstock.kafka.client import Client
+from penstock.kafka.routing import LeaderOf
+from penstock.wire.records import Record, write
 from tests.harness.disk import FaultyDisk, without_faulty_disk
 from tests.harness.fleet import Fleet
 
@@ -63,10 +69,11 @@ class Level:
 
 def measure_all(run: Run) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as home:
-        levels, idle, text = asyncio.run(_all_levels(run, Path(home) / "figure"))
+        levels, idle, agent = asyncio.run(_all_levels(run, Path(home) / "figure"))
         yield from _tracking(run, levels)
         yield _idle(levels, idle)
-        yield _scrape_cost(text)
+        yield _scrape_cost(_scrape_text())
+        yield agent
         yield from _slow_disk(run, Path(home) / "slow")
 
 
@@ -100,8 +107,8 @@ def _agent(node: Node) -> tuple[str, int]:
     return "127.0.0.1", node.spec.ports[Listener.METRICS]
 
 
-async def _all_levels(run: Run, home: Path) -> tuple[list[Level], Measurement, str]:
-    """Every workload at every level, an idle window, and a scrape."""
+async def _all_levels(run: Run, home: Path) -> tuple[list[Level], Measurement, Result]:
+    """Every workload at every level, an idle window, and what scrapes cost the broker."""
     seconds = 2.0 if run.quick else 15.0
     levels: list[Level] = []
     async with _broker(home, ONE_BROKER) as (node, client):
@@ -121,7 +128,26 @@ async def _all_levels(run: Run, home: Path) -> tuple[list[Level], Measurement, s
         await asyncio.sleep(seconds)
         idle = measure(before, await scraped(_agent(node)))
         assert idle is not None
-    return levels, idle, _scrape_text()
+        agent = await _agent_cost(node, client)
+    return levels, idle, agent
+
+
+async def _agent_cost(node: Node, client: Client) -> Result:
+    """What the broker spends on a scrape, with traffic on each of many topics."""
+    names = [f"scraped-{number:04}" for number in range(TOPICS)]
+    results_or_raise(await topics.create(client, [topics.NewTopic(name, 1, 1) for name in names]))
+    for name in names:
+        body = produce_body(TopicPartition(name, 0), write([Record(0, 0, None, b"x")]))
+        await client.call("Produce", body, to=LeaderOf(name, 0), version_max=12)
+    identity = node.running()
+    assert identity is not None
+    runs = []
+    for _ in range(ROUNDS):
+        before = processor_seconds(identity.pid)
+        scrape = await scraped(_agent(node))
+        runs.append(1000 * (processor_seconds(identity.pid) - before))
+        assert len(scrape.metrics.topics) >= TOPICS
+    return Result.of_runs("scrape-1000-topics-broker", runs, unit="ms of processor time", goal="<= 400")
 
 
 def _tracking(run: Run, levels: list[Level]) -> Iterator[Result]:

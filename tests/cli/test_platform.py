@@ -86,6 +86,8 @@ def test_status_shows_the_node_and_ends_well_when_all_is(platform: Platform) -> 
                     "memory_mb": "float",
                     "restarts": "int",
                     "reason": "str",
+                    "kafka": "str",
+                    "behind": [],
                 }
             ],
             "services": [],

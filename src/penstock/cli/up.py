@@ -171,7 +171,8 @@ class TerminalView:
             while not stop.is_set():
                 live.update(status_view(await fleet_status(load_fleet(fleet.layout))), refresh=True)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), VIEW_SECONDS_BETWEEN)
+                    async with asyncio.timeout(VIEW_SECONDS_BETWEEN):
+                        await stop.wait()
 
 
 def report_next_steps(options: Options, *, demo: bool) -> None:

@@ -157,7 +157,8 @@ class PlanService:
                     job = self._jobs[header.id] = PlanJob(self._store.need(header.id))
                     group.create_task(self._run_plan(job, group))
             with contextlib.suppress(TimeoutError):  # what was in the way may have ended
-                await asyncio.wait_for(self._store.changed.wait(), OBSTACLE_SECONDS)
+                async with asyncio.timeout(OBSTACLE_SECONDS):
+                    await self._store.changed.wait()
 
     async def _run_plan(self, job: PlanJob, group: asyncio.TaskGroup) -> None:
         plan, attempt = job.header.id, 0

@@ -113,7 +113,8 @@ class Supervisor:
                 for watched in self.watched:
                     group.create_task(self._watch(watched))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), WATCH_SECONDS_BETWEEN)
+                async with asyncio.timeout(WATCH_SECONDS_BETWEEN):
+                    await stop.wait()
         if self._resizing is not None:
             await asyncio.wait({self._resizing})
 

@@ -176,7 +176,8 @@ class Checker:
             self._follow_partitions(group)
             self._stale.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stale.wait(), LAYOUT_SECONDS)
+                async with asyncio.timeout(LAYOUT_SECONDS):
+                    await self._stale.wait()
 
     def _follow_partitions(self, group: asyncio.TaskGroup) -> None:
         expected = {(role, number) for role in PINNED for number in self.layout.numbers.values()}

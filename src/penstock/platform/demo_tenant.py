@@ -63,7 +63,8 @@ class DemoTenant:
                     partition = TopicPartition(TOPIC, number % PARTITIONS)
                     await append(client, partition, [(str(number % 10).encode(), order)])
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), SECONDS_BETWEEN)
+                    async with asyncio.timeout(SECONDS_BETWEEN):
+                        await stop.wait()
 
     def _create_cluster(self) -> dict[str, str]:
         control = connect(self.layout, self.url)

@@ -166,7 +166,9 @@ async def test_a_rotated_key_expires_while_no_control_plane_runs(
         await harness.key(cluster.id, key, SECRET)
         sha = harness.plane.registry.need(ApiKey, key).secret_sha256
         gateway = await started(control_fleet)
-        await harness.decide(lambda r, a: decisions.rotate_key(r, a, key, new, sha, 3_600_000), ApiKey)
+        rotated = await harness.decide(
+            lambda r, a: decisions.rotate_key(r, a, key, new, sha, 3_600_000), ApiKey
+        )
 
         async def both_published() -> bool:
             return new in gateway.config.keys and gateway.config.keys[key][1].expires_ms is not None
@@ -189,6 +191,11 @@ async def test_a_rotated_key_expires_while_no_control_plane_runs(
         assert await works(gateway, new)
     finally:
         await gateway.close()
+        # Tests that share this registry kill a control plane at the first operation that it runs.
+        async with run_control_plane(control_fleet) as harness:
+            await harness.active()
+            await harness.delete(cluster.id)
+            await harness.ended(rotated.operation.id)
 
 
 class FailingSource(StateSource):

@@ -12,6 +12,7 @@ from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document
 from penstock.fleet.supervisor import supervisor_of
 from tests.control.conftest import QUICK_SESSIONS
+from tests.control.successive_kills import die_in_turn
 from tests.control.test_takeover import Plane, PlaneProcesses, points, send
 from tests.harness.command import Penstock
 from tests.harness.fleet import wait_for
@@ -67,20 +68,17 @@ def ended(control: ControlClient, action: str) -> bool:
 
 
 def finish(planes: PlaneProcesses, at: Sequence[str], action: str, body: dict[str, Any]) -> Plane:
-    """Two control planes run at any time; the active one dies at the next fault point until none is left."""
-    active, requested = planes.start(at[0]), False
-    for point, following in zip(at, (*at[1:], "")):
-        if not requested:
-            control = planes.active(active).control()
-            wait_for(lambda: physical(control)["state"] == "ready", what="the cluster")  # noqa: B023 - at once
-            send(control, "POST", f"/physical-clusters/{physical(control)['id']}/{action}", body)
-            requested = True
-        standby = planes.start(following)
-        wait_for(lambda: active.dead, what=f"the death at {point}")  # noqa: B023 - called at once
-        active = standby
-    control = planes.active(active).control()
+    """The active control plane dies at the next fault point until none is left."""
+
+    def request(active: Plane) -> None:
+        control = active.control()
+        wait_for(lambda: physical(control)["state"] == "ready", what="the cluster")
+        send(control, "POST", f"/physical-clusters/{physical(control)['id']}/{action}", body)
+
+    last = die_in_turn(planes.start, at, request)
+    control = planes.active(last).control()
     wait_for(lambda: ended(control, f"fleet.{action}"), what="the operation to end", seconds=300)
-    return active
+    return last
 
 
 def brokers(control: ControlClient) -> dict[int, tuple[str, ...]]:

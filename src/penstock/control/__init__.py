@@ -46,6 +46,7 @@ Modules:
   plan_store          the plans in their topic
   probe_tenants       the logical clusters of health checkers
   process             runs a control plane with its HTTP server
+  reconnecting        connects a new leader to clusters that its predecessor provisioned
   registration        what a probe of a physical cluster changes in the registry
   registry            the registry in memory, folded from its topic
   registry_import     imports an export into an empty registry

@@ -38,6 +38,7 @@ from penstock.model.entities import (
     LogicalCluster,
     Operation,
     PhysicalCluster,
+    Roll,
     ServiceAccount,
     Tenancy,
 )
@@ -62,9 +63,14 @@ if TYPE_CHECKING:
 
 TOPICS_BATCH: Final = 50
 GROUP_RETRY_SECONDS: Final = 0.2
-PUBLISHER_RETRY_SECONDS: Final = 1.0
+REACH_RETRY_SECONDS: Final = 1.0  # while a cluster or its publisher is not there yet
+GRACE_SECONDS_MAX: Final = 5.0  # between two looks at a key that may be revoked before it expires
 INTERVENTION_RETRY_SECONDS: Final = 5.0
 PROGRESS_SECONDS: Final = 1.0  # between two progress reports of a move
+# Steps that call the brokers. `STATE` waits for the publisher instead.
+_ON_BROKERS: Final = RESIZE_STEPS | {
+    Step.ACCESS, Step.GROUPS, Step.TOPICS, Step.COPY, Step.SETTINGS, Step.ROLL, Step.FEATURES,
+}  # fmt: skip
 _BROKER_CONDITIONS: Final = (
     ConditionKind.BROKERS_LOST, ConditionKind.BROKERS_UNUSED, ConditionKind.UNUSABLE,
 )  # fmt: skip
@@ -96,8 +102,15 @@ class Effects:
 
     async def perform(self, operation: Operation, report: ReportProgress) -> Outcome | Pending:
         step = next_step(operation)
+        if step in _ON_BROKERS and (away := self._unreached(operation)) is not None:
+            return away
         if step in RESIZE_STEPS:
             return await self.resize.perform(step, operation)
+        return await self._perform(step, operation, report)
+
+    async def _perform(
+        self, step: Step | None, operation: Operation, report: ReportProgress
+    ) -> Outcome | Pending:
         match step:
             case Step.BROKERS:
                 return await self._brokers(operation)
@@ -131,6 +144,13 @@ class Effects:
             case _:
                 raise AssertionError(step)
         return no_changes
+
+    def _unreached(self, operation: Operation) -> Pending | None:
+        """A new leader reconnects to clusters that its predecessor provisioned while operations run."""
+        physical = physical_of(self._registry(), operation)
+        if physical is None or physical.state is not ClusterState.READY or self._clusters.has(physical.id):
+            return None
+        return Pending(REACH_RETRY_SECONDS, f"{physical.id} cannot be reached")
 
     def access_writer(self, cluster: str) -> AccessWriter:
         """With the cluster's capabilities as last probed."""
@@ -213,14 +233,14 @@ class Effects:
             return no_changes
         publisher = self._publishers.get(affected[0].cluster)
         if publisher is None:  # its gateways must learn of the change before the operation is done
-            return Pending(PUBLISHER_RETRY_SECONDS, f"{affected[0].cluster} cannot be reached")
+            return Pending(REACH_RETRY_SECONDS, f"{affected[0].cluster} cannot be reached")
         await asyncio.gather(*(publisher.publish(one.id) for one in affected))
         return no_changes
 
     def _grace(self, operation: Operation) -> Outcome | Pending:
         old = self._registry().get(ApiKey, str(operation.arguments["replaces"]))
         left = 0.0 if old is None else (old.expires_ms or 0) / 1000 - time.time()
-        return no_changes if left <= 0 else Pending(left, "both keys are valid")
+        return no_changes if left <= 0 else Pending(min(left, GRACE_SECONDS_MAX), "both keys are valid")
 
     async def _groups(self, operation: Operation) -> Outcome | Pending:
         cluster = self._cluster(operation)
@@ -303,6 +323,15 @@ class Effects:
             moving.cancel()
             await asyncio.gather(moving, return_exceptions=True)
         return no_changes
+
+
+def physical_of(registry: Registry, operation: Operation) -> PhysicalCluster | None:
+    """The physical cluster that an operation works on; None if that is gone, or there is none."""
+    if operation.tenant is not None:
+        tenant = registry.get(LogicalCluster, operation.tenant)
+        return None if tenant is None else registry.get(PhysicalCluster, tenant.cluster)
+    roll = registry.get(Roll, operation.subject)
+    return registry.get(PhysicalCluster, operation.subject if roll is None else roll.cluster)
 
 
 def registered(before: PhysicalCluster, provided: ProvidedCluster, now_ms: int) -> PhysicalCluster:

@@ -310,8 +310,14 @@ class LeadershipTerm:
         if cluster in self.publishers:
             return
         client = self._clusters.client(cluster)
-        publisher = self.publishers[cluster] = StatePublisher(client, cluster, self._registry, self.is_owner)
-        self._publishing[cluster] = self._group.create_task(self._run_publisher(publisher))
+        publisher = StatePublisher(client, cluster, self._registry, self.is_owner)
+        running = self._run_publisher(publisher)
+        try:
+            self._publishing[cluster] = self._group.create_task(running)
+        except RuntimeError:  # the group is ending, and so is this term; the next one starts a publisher
+            running.close()
+            return
+        self.publishers[cluster] = publisher
 
     async def _run_publisher(self, publisher: StatePublisher) -> None:
         """An unreachable cluster delays only its own tenants; the home cluster ends the term."""

@@ -47,6 +47,7 @@ from penstock.control.notification import Notifier
 from penstock.control.observation import read_actual_state
 from penstock.control.plan_store import PlanStore
 from penstock.control.planning import PlanMaker, reader
+from penstock.control.reconnecting import reconnect
 from penstock.control.registration import gains_access, unusable
 from penstock.control.registry import Registry, tenants_of
 from penstock.control.relief_service import CellReliefService
@@ -62,7 +63,6 @@ from penstock.kafka.membership import SESSION_SECONDS
 from penstock.kafka.ownership import Ownership
 from penstock.kafka.partition_log import ensure_topic
 from penstock.model.entities import (
-    ClusterState,
     Entity,
     LogicalCluster,
     PhysicalCluster,
@@ -208,6 +208,7 @@ class ControlPlane:
                 following,
                 group.create_task(ownership.run()),
                 group.create_task(self._lead_while_owner(ownership)),
+                group.create_task(self._reconnect()),
                 group.create_task(self._observe()),
                 group.create_task(self._follow_gateways()),
                 group.create_task(self.plans.run()),
@@ -226,13 +227,17 @@ class ControlPlane:
         await ensure_topic(client, NewTopic(AUDIT_TOPIC, 1, configs=audit))
 
     async def _prepare_clusters(self) -> None:
-        for provided in self.clusters.known:
-            try:
-                await self._home.prepare(self.clusters.client(provided.id), provided)
-            except PenstockError as failure:
-                if provided.id == self._home.cluster:
-                    raise
-                log.warning("cluster not reached", cluster=provided.id, error=str(failure))
+        """The home cluster must respond. The others are prepared at once: each may take a time limit."""
+        home = self.clusters.get(self._home.cluster)
+        await self._home.prepare(self.clusters.client(home.id), home)
+        others = (provided for provided in self.clusters.known if provided.id != home.id)
+        await asyncio.gather(*map(self._prepare, others))
+
+    async def _prepare(self, provided: ProvidedCluster) -> None:
+        try:
+            await self._home.prepare(self.clusters.client(provided.id), provided)
+        except PenstockError as failure:
+            log.warning("cluster not reached", cluster=provided.id, error=str(failure))
 
     def _owner_changed(self, owns: bool) -> None:
         if owns:
@@ -250,7 +255,6 @@ class ControlPlane:
             await self._ownership_gained.wait()
             self._home.check_settings(self._registry)
             self._follow_fleet()
-            await self._reconnect_clusters()
             term = LeadershipTerm(
                 self._home,
                 self.clusters,
@@ -288,23 +292,12 @@ class ControlPlane:
         finally:
             self._term, self.role = None, Role.STANDBY
 
-    async def _reconnect_clusters(self) -> None:
-        """Connects to clusters that a predecessor provisioned."""
-        if self._provisioner is None:
-            return
-        for physical in self._registry.all(PhysicalCluster):
-            if self.clusters.has(physical.id) or physical.state is not ClusterState.READY:
-                continue
-            if self._term is not None and physical.id in self._term.effects.released:
-                continue  # resuming it could start it again
-            try:
-                provided = await self._provisioner.resume(physical)
-                if provided is not None:
-                    self.clusters.add(provided)
-                    if self._term is not None:
-                        await self._term.add_cluster(provided)
-            except PenstockError as failure:  # only its own tenants wait; retried in the next round
-                log.warning("cluster not reached", cluster=physical.id, error=str(failure))
+    async def _reconnect(self) -> None:
+        """Leadership does not wait for what a predecessor provisioned; operations on it do."""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            if self._term is not None and self._provisioner is not None:
+                await reconnect(self._term, self.clusters, self._registry, self._provisioner)
 
     def _follow_fleet(self) -> None:
         """What the fleet of this home consists of now: another control plane may have changed it."""
@@ -360,8 +353,6 @@ class ControlPlane:
         restored: set[str] = set()
         while True:
             self._follow_fleet()
-            if self._term is not None:
-                await self._reconnect_clusters()
             for provided in self.clusters.known:
                 try:
                     if isinstance(observer, MetricsObserver) and provided.id not in restored:

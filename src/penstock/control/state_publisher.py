@@ -24,6 +24,7 @@ from penstock.model import fault_points, key_names
 from penstock.model.entities import LogicalCluster
 from penstock.model.errors import PenstockError
 from penstock.model.errors.control import NoneActive, NotActive
+from penstock.model.errors.wire import ConnectionLost
 from penstock.model.events import RegistryRecord, entity_of, registry_key
 from penstock.model.tenant_state import TenantState
 
@@ -71,9 +72,16 @@ class StatePublisher:
         )
         self._failure: PenstockError | None = None
         self.ready = asyncio.Event()
+        self._ended = asyncio.Event()
 
     async def run(self) -> None:
         """Runs until cancelled. Compares every tenant once, then those given to `mark_changed`."""
+        try:
+            await self._run()
+        finally:
+            self._ended.set()
+
+    async def _run(self) -> None:
         await ensure_topic(self._client, NewTopic(key_names.STATE_TOPIC, 1, configs=COMPACTED))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follower.run())
@@ -105,7 +113,23 @@ class StatePublisher:
         self._wake.set()
 
     async def publish(self, tenant: str) -> None:
-        """Returns when the topic has the tenant's state as the registry declares it."""
+        """Returns when the topic has the tenant's state as the registry declares it.
+
+        Raises if this publisher ends before: what waits for it would never learn of its successor.
+        """
+        publishing = asyncio.create_task(self._publish(tenant))
+        ending = asyncio.create_task(self._ended.wait())
+        try:
+            await asyncio.wait({publishing, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not publishing.done():
+                raise ConnectionLost(address=self.cluster, reason="its publisher has ended")
+            publishing.result()
+        finally:
+            publishing.cancel()
+            ending.cancel()
+            await asyncio.gather(publishing, ending, return_exceptions=True)
+
+    async def _publish(self, tenant: str) -> None:
         await self.ready.wait()
         await self._batched.submit(tenant)
 

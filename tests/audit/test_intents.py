@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.audit import intents, service, topics
+from penstock.audit import intents, topics
+from penstock.audit.group_offsets import GroupCollector
 from penstock.audit.intents import IntentLog, events_of
 from penstock.audit.metadata_history import MetadataHistory, is_resolvable
 from penstock.audit.rules.state import INTENT_MS, SubjectState
@@ -245,7 +246,7 @@ async def test_what_is_observed_comes_after_its_intent(monkeypatch: pytest.Monke
         ("_write", write),
     ):  # fmt: skip
         monkeypatch.setattr(one, name, fake)
-    monkeypatch.setattr(service.GroupCollector, "collect", nothing)
+    monkeypatch.setattr(GroupCollector, "collect", nothing)
     one._snapshot_at = float("inf")
 
     await one._cycle(cast("Any", None), cast("Any", None))

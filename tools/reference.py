@@ -182,9 +182,9 @@ def architecture_page() -> str:
 
 def audit_page() -> str:
     """The page as it is, with the table of rules generated again."""
-    rows = ["| rule | severity | what holds | evidence | what you do |", "|---|---|---|---|---|"]
+    rows = ["| rule | severity | what holds | fed by | what you do |", "|---|---|---|---|---|"]
     rows += [
-        f"| `{rule.name}` | {rule.severity} | {rule.invariant} | {rule.evidence} | {rule.action} |"
+        f"| `{rule.name}` | {rule.severity} | {rule.invariant} | {rule.fed_by} | {rule.action} |"
         for rule in RULES
     ]
     return between(AUDIT, "<!-- rules -->\n", "<!-- /rules -->", "\n".join(["", *rows, "", ""]))

@@ -98,6 +98,7 @@ def test_an_alert_is_due_once_and_again_if_it_becomes_more_severe() -> None:
     warning = replace(finding, severity=Severity.WARNING)
     sent = alerts.severities([warning])
 
+    assert alerts.due([replace(finding, severity=Severity.INFO)], {}) == []
     assert alerts.due([warning], {}) == [warning]
     assert alerts.due([warning], sent) == []
     assert alerts.due([finding], sent) == [finding]
@@ -144,4 +145,7 @@ def test_a_history_shows_why_each_rise_was_legal() -> None:
 
     reasons = [reason for _, reason in explained(history.events) if reason]
 
-    assert reasons == ["log start 0 to 100: DeleteRecords", "log start 100 to 300: UNEXPLAINED"]
+    assert reasons == [
+        "log start 0 to 100: DeleteRecords, link or restore",
+        "log start 100 to 300: UNEXPLAINED",
+    ]

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.audit import topics
+from penstock.audit import intents, topics
+from penstock.audit.intents import IntentLog
 from penstock.audit.service import Auditor
 from penstock.fleet.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin import configs, reassignments
 from penstock.kafka.admin import topics as kafka_topics
+from penstock.kafka.admin.offsets import delete_before
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.append import append
 from penstock.kafka.client import Client
@@ -118,12 +120,15 @@ async def test_incidents_are_reported_with_their_offsets_and_legal_changes_are_n
             trimmed = await filled(client, "trimmed")
             cut = await filled(client, "cut")
             expired = await filled(client, "expired", retention_bytes=str(3 * SEGMENT_BYTES))
-            await seen(auditor, trimmed, cut)
+            mirror = await filled(client, "mirror")
+            intended = await filled(client, "intended")
+            await seen(auditor, trimmed, cut, mirror, intended)
 
-            # Legal: size retention, and DeleteRecords that a gateway reports.
+            # Legal: size retention, and what the platform does after it has recorded its intent.
             await _expired_by_size(client)
+            await _act_with_intent(client)
             # Table 1, line 3: retention is cut, and reverted as soon as it has deleted something.
-            cut_to = await _cut_and_revert(client)
+            cut_to = await _cut_and_revert(client, "cut")
 
             async def drift() -> bool:
                 return any(each.last == cut_to - 1 for each in (await findings(client)).values())
@@ -181,17 +186,32 @@ async def _expired_by_size(client: Client) -> None:
     await until(shrunk, "deletion by size")
 
 
-async def _cut_and_revert(client: Client) -> int:
+async def _act_with_intent(client: Client) -> None:
+    """As a link does: a log start follows the source, retention is cut, a topic is created again."""
+    recorded = IntentLog(client)
+    described = (await kafka_topics.describe(client, ["mirror"]))["mirror"]
+    assert isinstance(described, kafka_topics.Topic)
+    await recorded.record(intents.log_start(described.id, 0, 20, "link west"))
+    assert (await delete_before(client, {TopicPartition("mirror", 0): 20}))[TopicPartition("mirror", 0)] == 20
+    await recorded.record(intents.config_change(["intended"], "link west"))
+    await _cut_and_revert(client, "intended")
+    for _ in range(2):
+        await ensure_topic(client, kafka_topics.NewTopic("again", replicas={0: (1, 2, 3)}))
+        await recorded.record(intents.topic_deletion(["again"], "calibration"))
+        assert await kafka_topics.delete(client, names=["again"]) == {"again": None}
+
+
+async def _cut_and_revert(client: Client, topic: str) -> int:
     """Returns the log start that the cut left behind."""
-    resource = configs.topic("cut")
+    resource = configs.topic(topic)
     await configs.alter(client, {resource: configs.changes({"retention.bytes": str(SEGMENT_BYTES)})})
 
     async def cut() -> bool:
-        return (await bounds(client, TopicPartition("cut", 0)))[0] > 0
+        return (await bounds(client, TopicPartition(topic, 0)))[0] > 0
 
     await until(cut, "deletion after the cut")
     await configs.alter(client, {resource: configs.changes({"retention.bytes": None})})
-    return (await bounds(client, TopicPartition("cut", 0)))[0]
+    return (await bounds(client, TopicPartition(topic, 0)))[0]
 
 
 def _trim_first_segments(fleet: Fleet, name: str, topic: str) -> None:

@@ -165,7 +165,7 @@ def test_what_a_gateway_reports_by_name_is_resolved_to_subjects() -> None:
     intended = event(1, 5, Intent("config", "sa-1"), subject=named_subject("orders"))
     elsewhere = event(2, 5, Deleted(9, "sa-1"), subject=named_subject("orders", 1))
 
-    resolved = [each for one in (deleted, intended, elsewhere) for each in history.resolved(one)]
+    resolved = [each for one in (deleted, intended, elsewhere) for each in history.resolved(one, 7)]
 
-    intent = Intent("config", "sa-1", since_ms=5)
+    intent = Intent("config", "sa-1", since_ms=5, until_ms=60_005)
     assert resolved == [(SUBJECT, Deleted(9, "sa-1")), ("topic/orders", intent), (SUBJECT, intent)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.audit.rules.fold import advance, step
-from penstock.model.durability import Backup, Group, Heartbeat, Intent, Link, Scrubbed, Severity
+from penstock.model.durability import Acked, Backup, Group, Heartbeat, Intent, Link, Scrubbed, Severity
 from tests.audit.history import HOUR_MS, History, event, findings_of, fold
 
 
@@ -44,9 +44,16 @@ def test_holes_and_broken_sequences_are_reported_unless_the_topic_is_compacted()
     ],
 )
 def test_committed_offsets_outside_the_log_or_fallen_are_reported(group: Group, severity: Severity) -> None:
-    (finding,) = fold(History().add(group).events)[1]
+    (finding,) = fold(History().add(Acked(0, 19, 20), group).events)[1]
 
     assert (finding.rule, finding.severity) == ("group-offset-outside", severity)
+
+
+def test_a_group_that_has_read_everything_acknowledged_is_not_behind() -> None:
+    """The last offset is the marker of a transaction: no client reads it, and then it expires."""
+    history = History().add(Acked(0, 18, 19), Group("g", 19, start=20, end=20))
+
+    assert findings_of(history) == []
 
 
 def test_a_recorded_reset_is_fine() -> None:

@@ -77,7 +77,7 @@ async def test_producer_ids_that_cannot_be_allocated_stop_a_restore(monkeypatch:
     controllers = cast("Client", SimpleNamespace(call=call))
     shadow = cast("ShadowBroker", SimpleNamespace(id=1, session=SimpleNamespace(broker_epoch=1)))
     nothing = cast("Any", None)
-    replay = Replay("first", shadow, Archive(CLUSTER, []), controllers, nothing, nothing)
+    replay = Replay("first", shadow, Archive(CLUSTER, []), controllers, nothing, nothing, nothing)
     await replay.burn_producer_ids(999)
     with pytest.raises(RestoreStuck, match="1000"):
         await replay.burn_producer_ids(1000)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.audit.intents import IntentLog
 from penstock.balance.broker_load import DEFAULT, Measurement
-from penstock.balance.load_calibration import Driver, Workload, measured_level, scraped
+from penstock.balance.load_calibration import TOPIC, Driver, Workload, measured_level, scraped
 from penstock.balance.load_fit import Point, fit, quality
 from penstock.fleet.spec import Listener
+from penstock.kafka.admin import topics
 from penstock.kafka.client import Client
+from penstock.model.durability import Intent
 from penstock.model.errors.balance import CalibrationFailed
 
 if TYPE_CHECKING:
@@ -51,6 +54,26 @@ def test_the_default_underestimates_threads_that_are_never_all_busy() -> None:
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(ValueError, match="3 points"):
         fit([queue(0.9, factor=1, busy=1)] * 5)
+
+
+async def test_the_topic_of_a_calibration_is_deleted_only_after_its_intent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next calibration creates it again: without the intent, the audit would report that."""
+    calls: list[object] = []
+
+    async def record(_log: IntentLog, planned: list[object]) -> None:
+        calls.extend(planned)
+
+    async def delete(_client: object, *, names: list[str]) -> dict[str, None]:
+        calls.extend(names)
+        return dict.fromkeys(names)
+
+    monkeypatch.setattr(IntentLog, "record", record)
+    monkeypatch.setattr(topics, "delete", delete)
+    await Driver(cast("Client", None), 1, Workload()).clean_up()
+
+    assert calls == [(f"named/{TOPIC}", Intent("topic-delete", "calibration")), TOPIC]
 
 
 async def test_an_agent_without_the_beans_of_load_cannot_be_calibrated_with() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.audit.intents import IntentLog
 from penstock.control import roll_planning, roll_service, rolls
 from penstock.control.physical.cluster_access import Clusters
 from penstock.control.physical.roll_nodes import RemoteNodes, roll_nodes
@@ -16,6 +17,7 @@ from penstock.control.roll_service import RollSupport, apply_dynamic, make_watch
 from penstock.fleet.roll_batches import Partition
 from penstock.fleet.rolling import Member, NodeSeen, Observation, QuorumSeen
 from penstock.kafka.admin import configs
+from penstock.model.durability import Intent
 from penstock.model.entities import PhysicalCluster
 from penstock.model.errors.fleet import (
     ControllersUnreachable,
@@ -163,6 +165,33 @@ async def test_a_setting_that_a_broker_does_not_take_is_an_error(
     await apply_dynamic(fake, [1], {"num.io.threads": "4"})
     with pytest.raises(SettingNotApplied, match=r"has num\.io\.threads=4, not 8"):
         await apply_dynamic(fake, [1], {"num.io.threads": "8"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("log.retention.ms", [("named/*", Intent("config", "roll")), "altered"]),
+        ("num.io.threads", ["altered"]),
+    ],
+)
+async def test_defaults_of_topics_change_only_after_their_intent(
+    watch: FakeWatch, monkeypatch: pytest.MonkeyPatch, setting: str, expected: list[object]
+) -> None:
+    calls: list[object] = []
+
+    async def record(_log: IntentLog, planned: list[object]) -> None:
+        calls.extend(planned)
+
+    async def alter(_client: object, altered: dict[configs.Resource, object]) -> object:
+        calls.append("altered")
+        return dict.fromkeys(altered)
+
+    monkeypatch.setattr(IntentLog, "record", record)
+    monkeypatch.setattr(configs, "alter", alter)
+    fake: Any = watch
+    await apply_dynamic(fake, [], {setting: "5"})
+
+    assert calls == expected
 
 
 async def test_controllers_that_cannot_be_read_are_named(

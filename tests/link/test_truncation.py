@@ -118,7 +118,10 @@ def mirror_of(led: LedPartition, mirrored: Lineage) -> tuple[Mirror, MirrorParti
         return None
 
     ids = SimpleNamespace(saw=lambda _: None)
-    mirror = Mirror("east", cast("Any", shadow), NO_CLIENT, NO_CLIENT, {}, write_lineage, cast("Any", ids))
+    no_intents = cast("Any", None)
+    mirror = Mirror(
+        "east", cast("Any", shadow), NO_CLIENT, NO_CLIENT, {}, write_lineage, cast("Any", ids), no_intents
+    )
     mirror.partitions[PLACE] = one
     return mirror, one
 

@@ -12,6 +12,8 @@ nothing is reported, and the report states the coverage.
 Modules:
   alerts            signed webhooks in Alertmanager's format
   evidence          facts from ack evidence and tier metadata
+  group_offsets     compares committed offsets with the logs
+  intents           records what the platform is about to delete or weaken
   live              the live engine: states and findings, no I/O
   metadata_history  facts from the metadata log
   metrics           Prometheus metrics

@@ -61,12 +61,12 @@ def signature(secret: bytes, body: bytes) -> str:
 
 
 def due(findings: Iterable[FindingRecord], sent: Mapping[str, str]) -> list[FindingRecord]:
-    """Open findings whose alert was not sent yet, or only with a lower severity."""
+    """Open findings whose alert was not sent yet, or only with a lower severity; none that only informs."""
     ranks = {str(severity): rank for rank, severity in enumerate(Severity)}
     return [
         each
         for each in findings
-        if each.state is FindingState.OPEN and ranks[each.severity] > ranks.get(sent.get(each.alert, ""), -1)
+        if each.state is FindingState.OPEN and ranks[each.severity] > ranks.get(sent.get(each.alert, ""), 0)
     ]
 
 

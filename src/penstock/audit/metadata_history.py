@@ -9,9 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.audit.rules.state import INTENT_MS
 from penstock.audit.topic_ids import id_text
 from penstock.model.durability import (
+    EVERY_TOPIC,
     NAMED,
+    PARTITION,
+    UNKNOWN,
     UNLIMITED,
     Broker,
     Intent,
@@ -19,11 +23,12 @@ from penstock.model.durability import (
     Policy,
     Removed,
     Topic,
+    What,
     partition_subject,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from penstock.model.durability import Facts, LogEvent
     from penstock.wire.logs import Entry
@@ -42,6 +47,7 @@ DEFAULTS: Final = {
     "remote.storage.enable": "",
     "remote.log.copy.disable": "",
 }
+TOPIC_ACTIONS: Final = ("topic-delete", "topic-restore")  # intents about a topic's name, whatever its id
 WEEK_MS: Final = 7 * 24 * 3600 * 1000
 Observation = tuple[str, "Facts"]  # a subject, and facts about it
 
@@ -100,15 +106,25 @@ class MetadataHistory:
             copy_disabled=value("remote.log.copy.disable", "false") == "true",
         )
 
-    def resolved(self, event: LogEvent) -> Iterator[Observation]:
-        """What a gateway reports about a topic by its name, as facts about subjects."""
+    def resolved(self, event: LogEvent, now_ms: int) -> Iterator[Observation]:
+        """An intent as facts about subjects.
+
+        One that is read late explains what is observed late: after a pause of the audit, both are."""
         facts = event.read_facts()
-        topic, slash, partition = event.subject.removeprefix(NAMED).partition("/")
+        name = event.subject.removeprefix(NAMED)
+        if name.startswith(PARTITION):
+            yield name, facts
+            return
+        topic, slash, partition = name.partition("/")
         if isinstance(facts, Intent):
-            facts = replace(facts, since_ms=event.time_ms)
-            yield f"topic/{topic}", facts
+            until_ms = facts.until_ms if facts.until_ms != UNKNOWN else event.time_ms + INTENT_MS
+            facts = replace(facts, since_ms=event.time_ms, until_ms=max(until_ms, now_ms))
+            if topic != EVERY_TOPIC:
+                yield f"topic/{topic}", facts
+            if facts.action in TOPIC_ACTIONS:
+                return
         for key, placement in self.partitions.items():
-            if placement.topic == topic and (not slash or str(key[1]) == partition):
+            if topic in (EVERY_TOPIC, placement.topic) and (not slash or str(key[1]) == partition):
                 yield partition_subject(*key), facts
 
     def replicas_of(self, broker: int) -> dict[tuple[str, int], Placement]:
@@ -193,6 +209,16 @@ class MetadataHistory:
         for key, placement in self.partitions.items():
             if kind != TOPIC or placement.topic == name:
                 yield partition_subject(*key), self.policy(placement.topic)
+
+
+def is_resolvable(event: LogEvent, topics: Collection[str]) -> bool:
+    """Whether what an intent is about is known, if the metadata log has these topics."""
+    name = event.subject.removeprefix(NAMED)
+    if name.startswith(PARTITION) or name == EVERY_TOPIC:
+        return True
+    if event.what is What.INTENT and event.facts.get("action") in TOPIC_ACTIONS:
+        return True
+    return name.partition("/")[0] in topics
 
 
 def static_defaults(configs: Mapping[str, str | None]) -> dict[str, str]:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from penstock.audit import alerts, evidence, topics
+from penstock.audit.group_offsets import GroupCollector
 from penstock.audit.live import LiveEngine, is_gone
-from penstock.audit.metadata_history import MetadataHistory, static_defaults
+from penstock.audit.metadata_history import MetadataHistory, is_resolvable, static_defaults
 from penstock.audit.rules.state import SubjectState
 from penstock.audit.sweep import Sweeper
 from penstock.kafka import partition_log, quorum
@@ -50,6 +51,7 @@ SOURCE: Final = "auditor"
 COLLECTED: Final = b"collected"
 FOLDED: Final = b"folded"
 ALERTED: Final = b"alerted"
+INTENTS: Final = b"intents"
 TIER_TOPIC: Final = "__remote_log_metadata"
 POLL_SECONDS: Final = 0.5
 RECHECK_SECONDS: Final = 1.0
@@ -57,6 +59,7 @@ SWEEP_SECONDS: Final = 10.0
 SNAPSHOT_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 2.0  # after a failure
 UNSEEN_SHOWN_MAX: Final = 10
+UNKNOWN_TOPIC_MS: Final = 10_000  # until an intent about a topic that is not in the metadata log is dropped
 
 log = structlog.get_logger("penstock.audit")
 
@@ -110,7 +113,8 @@ class Auditor:
         self._owns = asyncio.Event()
         self._folded: dict[str, int] = {}
         self._alerted: dict[str, str] = {}
-        self._named: list[LogEvent] = []  # of gateways, about topics by name
+        self._intents: list[LogEvent] = []  # read, and not resolved yet
+        self._groups = GroupCollector()
         self._swept_at = self._snapshot_at = self._beat_at = float("-inf")
 
     async def run(self) -> None:
@@ -156,11 +160,13 @@ class Auditor:
         self.positions = Positions.from_bytes(stored.pop(COLLECTED)) if COLLECTED in stored else Positions()
         self._folded = json.loads(stored.pop(FOLDED, b"{}"))
         self._alerted = json.loads(stored.pop(ALERTED, b"{}"))
+        intents = json.loads(stored.pop(INTENTS, b"[]"))
+        self._intents = [LogEvent.from_bytes(each.encode()) for each in intents]
         self.engine.load(
             (SubjectState.from_bytes(each) for each in stored.values()),
             (FindingRecord.from_bytes(each) for each in findings.values()),
         )
-        self.sweeper = Sweeper()
+        self.sweeper, self._groups = Sweeper(), GroupCollector()
         self._swept_at = self._beat_at = float("-inf")
         self._snapshot_at = time.monotonic()
 
@@ -195,10 +201,13 @@ class Auditor:
         observations = await self._metadata(controllers)
         observations += [*evidence.acked(await self._read_topic(ACKS_TOPIC))]
         observations += [*evidence.segments(await self._read_topic(TIER_TOPIC))]
-        observations += [each for event in self._named for each in self.history.resolved(event)]
-        self._named = []
         observations += await self._sweep(observations)
         now = time.monotonic()
+        observations += await self._groups.collect(self._client, self.history, self.sweeper, now)
+        # The platform commits an intent before it acts. So the intent of everything observed so far is read
+        # now, and comes first.
+        await self._fold(producer)
+        observations = [*self._resolve_intents(), *observations]
         if now - self._beat_at >= self._sweep_seconds:
             self._beat_at = now
             observations.append(("collector/auditor", self._heartbeat()))
@@ -208,6 +217,20 @@ class Auditor:
         await self._fold(producer)
         if time.monotonic() - self._snapshot_at >= self._snapshot_seconds:
             await self._snapshot(producer)
+
+    def _resolve_intents(self) -> list[Observation]:
+        """What was intended; what is about a topic that is not known yet waits for a while."""
+        now_ms = self._now_ms()
+        topic_names = set(self.history.names.values())
+        observations: list[Observation] = []
+        waiting = []
+        for event in self._intents:
+            if is_resolvable(event, topic_names):
+                observations += self.history.resolved(event, now_ms)
+            elif now_ms - event.time_ms < UNKNOWN_TOPIC_MS:
+                waiting.append(event)
+        self._intents = waiting
+        return observations
 
     async def _metadata(self, controllers: Client) -> list[Observation]:
         observations: list[Observation] = []
@@ -300,7 +323,7 @@ class Auditor:
                     position = await self._restart_at(partition, position)
                     continue
                 events = [LogEvent.from_bytes(record.value) for record in fetched.records]
-                self._named += [each for each in events if each.subject.startswith(NAMED)]
+                self._intents += [each for each in events if each.subject.startswith(NAMED)]
                 events = [each for each in events if not each.subject.startswith(NAMED)]
                 changed.update((each.id, each) for each in self.engine.fold(events))
                 position = fetched.position
@@ -344,6 +367,8 @@ class Auditor:
                 self.engine.forget(key)
             rows.append(ProducerRecord(topics.STATE, key, None if is_gone(state) else state.to_bytes()))
         rows.append(ProducerRecord(topics.STATE, FOLDED, json.dumps(self._folded).encode()))
+        intents = [each.to_bytes().decode() for each in self._intents]
+        rows.append(ProducerRecord(topics.STATE, INTENTS, json.dumps(intents).encode()))
         await producer.commit(rows)
         self.engine.changed.clear()
         self._snapshot_at = time.monotonic()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.kafka.admin import log_dirs
 from penstock.kafka.admin.offsets import NOT_A_REPLICA, IsolationLevel, OffsetSpec
@@ -17,6 +17,7 @@ from penstock.kafka.admin.partitions import TopicPartition, partition_responses,
 from penstock.kafka.routing import NodeWithId
 from penstock.model.durability import UNKNOWN, UNLIMITED, Broker, Replica, partition_subject
 from penstock.model.errors import PenstockError
+from penstock.model.shadow_ids import is_shadow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -34,15 +35,22 @@ SWEEP_LANE: Final = "audit sweep"
 Key = tuple[str, int]  # topic id, partition
 
 
+class LogRange(NamedTuple):
+    start: int
+    end: int
+
+
 @dataclass(slots=True)
 class Sweeper:
-    """What was last reported of each replica."""
+    """What was last reported of each replica, and what the last sweep of all brokers has read of leaders."""
 
     reported: dict[tuple[Key, int], tuple[int, Replica]] = field(default_factory=dict)  # by key and broker
     settled: set[tuple[Key, int]] = field(default_factory=set)  # reported again after its last change
     sampled: dict[Key, int] = field(default_factory=dict)  # when what must be kept was last read
     unseen: tuple[str, ...] = ()  # partitions of the last sweep without any replica that responded
     failures: dict[int, str] = field(default_factory=dict)  # by broker
+    sweeps: int = 0  # of all brokers
+    ranges: dict[Key, LogRange] = field(default_factory=dict)  # of leaders that responded to the last one
 
     async def sweep(
         self,
@@ -54,7 +62,8 @@ class Sweeper:
         recheck: Collection[str] = (),
     ) -> list[Observation]:
         """What changed since the last sweep; `recheck` are subjects to report in any case."""
-        chosen = sorted(history.brokers if brokers is None else brokers)
+        # A shadow stores nothing, and passes requests about logs on to a real broker.
+        chosen = sorted(b for b in (history.brokers if brokers is None else brokers) if not is_shadow(b))
         swept = await asyncio.gather(*(self._broker(client, history, each, now_ms) for each in chosen))
         observations: list[Observation] = []
         seen: set[Key] = set()
@@ -67,6 +76,13 @@ class Sweeper:
                     observations.append((partition_subject(*key), replica))
         if brokers is None:
             self._forget(history)
+            self.sweeps += 1
+            self.ranges = {
+                key: LogRange(replica.start, replica.end)
+                for broker, (replicas, _) in zip(chosen, swept)
+                for key, replica in replicas.items()
+                if history.partitions[key].leader == broker
+            }
             self.unseen = tuple(partition_subject(*key) for key in history.partitions if key not in seen)
         return observations
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from penstock.audit import intents
 from penstock.kafka.routing import CONTROLLER
 from penstock.link.lineage import lineage_of
 from penstock.model.errors import PenstockError
@@ -26,6 +27,7 @@ from penstock.shadow.responses import Timestamp
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
+    from penstock.audit.intents import IntentLog
     from penstock.backup.archive import Archive
     from penstock.backup.chain import Chain
     from penstock.kafka.admin.partitions import TopicPartition
@@ -63,6 +65,7 @@ class Replay:
     controllers: Client
     lineage: Callable[[TopicPartition], Mapping[str, Any]]
     write_lineage: Callable[[TopicPartition, Lineage], Awaitable[None]]
+    intents: IntentLog
     partitions: dict[TopicPartition, ReplayedPartition] = field(default_factory=dict)
 
     async def lead(self, place: TopicPartition, chain: Chain) -> None:
@@ -74,6 +77,8 @@ class Replay:
         start, end = await self._replica_range(place, key)
         if end == 0:
             start = end = chain.start
+            actor = f"restore {self.restore}"
+            await self.intents.record(intents.log_start(key.topic_id, key.partition, start, actor))
         lineage = lineage_of(self.lineage(place))
         older = self._older(chain)
         led = LedPartition(key, place.topic, start, end, older, epochs=lineage.destination_history(end))

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from penstock.audit import intents
+from penstock.audit.intents import IntentLog
 from penstock.backup import restored_topic
 from penstock.backup.proof import ExpectedLog, expected_log, prove
 from penstock.backup.replay import Replay
@@ -61,6 +63,7 @@ class Restorer:
         self._catalogue = catalogue
         self._shadow_settings = shadow
         self._store = RestoreStore(client)
+        self._intents = IntentLog(client)
         self.restore = ""
         self.document: dict[str, Any] = {}
 
@@ -138,7 +141,7 @@ class Restorer:
         target = self.document["target"]
         replay = Replay(
             self.restore, shadow, self._archive, self._controllers,
-            lambda place: self._store.lineage(self.restore, place), self._write_lineage,
+            lambda place: self._store.lineage(self.restore, place), self._write_lineage, self._intents,
         )  # fmt: skip
         await self._join(shadow, sorted(chains))
         if self._step is Step.REGISTERED:
@@ -168,6 +171,7 @@ class Restorer:
         count = max(indexes) + 1
         assignment = mirror_assignment(range(count), racks, shadow.id)
         values = restored_topic.configs_meanwhile(self.document["configs"])
+        await self._intents.record(intents.topic_restore(target, f"restore {self.restore}"))
         created = await restored_topic.create_led_topic(self._client, shadow, target, assignment, values)
         self.document["target_id"] = str(created)
 
@@ -193,6 +197,7 @@ class Restorer:
 
     async def _configure(self, chains: dict[int, Chain]) -> None:
         request = Request(self.document["topic_id"], self.document["topic"], self.document["target"])
+        await self._intents.record(intents.config_change([request.target], f"restore {self.restore}"))
         await restored_topic.set_configs(self._client, request.target, self.document["configs"])
         if request.target == request.topic:
             at_ms = self.document["until_ms"]

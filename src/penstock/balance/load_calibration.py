@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from penstock.audit import intents
+from penstock.audit.intents import IntentLog
 from penstock.balance.broker_load import Measurement, Scrape, measure
 from penstock.balance.load_fit import Point
 from penstock.kafka.admin import topics
@@ -60,6 +62,7 @@ class Driver:
         await ensure_topic(self.client, topics.NewTopic(TOPIC, replicas=replicas, configs=RETENTION))
 
     async def clean_up(self) -> None:
+        await IntentLog(self.client).record(intents.topic_deletion([TOPIC], "calibration"))
         results_or_raise(await topics.delete(self.client, names=[TOPIC]))
 
     async def send(self, lane: int) -> None:

@@ -42,7 +42,7 @@ _FINDINGS = {
     "LAST": "last",
     "STATE": "state", "LAST SEEN": "last_seen", "DETAIL": "detail",
 }  # fmt: skip
-_RULES = {"RULE": "rule", "SEVERITY": "severity", "INVARIANT": "invariant", "EVIDENCE": "evidence"}
+_RULES = {"RULE": "rule", "SEVERITY": "severity", "INVARIANT": "invariant", "FED BY": "fed_by"}
 _STATUS = {"CLUSTER": "cluster", "SUBJECTS": "subjects", "OPEN": "open", "AGE": "age", "UNSEEN": "unseen",
            "LATE": "late", "DROPPED": "dropped"}  # fmt: skip
 _EXPLAIN = {"TIME": "time", "SOURCE": "source", "EVENT": "event", "FACTS": "facts", "REASON": "reason"}
@@ -242,7 +242,7 @@ def status(*, config: Config = None, cluster: Cluster = None, options: Options =
 
 
 def rules(*, options: Options = Options()) -> int:
-    """List the rules of the durability audit.
+    """List the rules of the durability audit, and what feeds each.
 
     Example:  penstock audit rules
     """
@@ -251,7 +251,9 @@ def rules(*, options: Options = Options()) -> int:
             "rule": each.name,
             "severity": str(each.severity),
             "invariant": each.invariant,
-            "evidence": each.evidence,
+            "evidence": [str(what) for what in each.evidence],
+            "missing": [str(what) for what in each.missing],
+            "fed_by": each.fed_by,
             "action": each.action,
         }
         for each in RULES

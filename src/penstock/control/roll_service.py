@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from penstock.audit import intents
+from penstock.audit.intents import IntentLog
+from penstock.audit.metadata_history import DEFAULTS
 from penstock.balance.plan_document import PlannedMove
 from penstock.balance.plan_job import LeaderReturnJob
 from penstock.control import rolls
@@ -37,6 +40,7 @@ from penstock.fleet.rolling import (
 from penstock.fleet.versions import ELIGIBLE_LEADERS, MIN_ISR, feature_raises, require_all
 from penstock.kafka.admin import brokers, configs
 from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.model.durability import EVERY_TOPIC
 from penstock.model.entities import PhysicalCluster, Roll, RollState
 from penstock.model.errors import PenstockError, UnavailableError
 from penstock.model.errors.control import NotActive
@@ -279,6 +283,8 @@ async def make_watch(clusters: Clusters, layout: Layout | None, physical: Physic
 
 async def apply_dynamic(watch: ClusterWatch, targets: list[int], changes: Mapping[str, str | None]) -> None:
     """Sets cluster-wide defaults, and returns when every broker has them."""
+    if changes.keys() & set(DEFAULTS.values()):  # defaults of topics, which the audit watches
+        await IntentLog(watch.client).record(intents.config_change([EVERY_TOPIC], "roll"))
     results_or_raise(await configs.alter(watch.client, {configs.CLUSTER_DEFAULT: configs.changes(changes)}))
     expected = {name: value for name, value in changes.items() if value is not None}
     deadline = time.monotonic() + SETTING_SECONDS_MAX

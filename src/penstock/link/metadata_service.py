@@ -39,12 +39,19 @@ log = structlog.get_logger()
 
 class MetadataService:
     def __init__(
-        self, source: Client, brokers: Client, copied: Copied, save: Callable[[Copied], Awaitable[None]]
+        self,
+        source: Client,
+        brokers: Client,
+        copied: Copied,
+        save: Callable[[Copied], Awaitable[None]],
+        intend: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
+        """`save` and `intend` record what is about to be copied, and topics about to be configured."""
         self._source = source
         self._brokers = brokers
         self._copied: Copied = {"acls": [], "quotas": []} | copied
         self._save = save
+        self._intend = intend
         self.problems: dict[str, str] = {}
         self.groups_synced = 0
         self.group_offsets_clamped = 0
@@ -119,6 +126,7 @@ class MetadataService:
                 log.info("configs changed", topic=resource.name, configs=sorted(changed))
                 altered[resource] = configs.changes(changed)
         if altered:
+            await self._intend([resource.name for resource in altered])
             results_or_raise(await configs.alter(self._brokers, altered))
 
     async def _sync_acls(self, names: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import structlog
 
+from penstock.audit import intents
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
@@ -34,6 +35,7 @@ from penstock.shadow.partition import LedPartition, RawBatch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from penstock.audit.intents import IntentLog
     from penstock.kafka.client import Client
     from penstock.link.mirrored_batches import SourceBatch
     from penstock.link.producer_ids import ProducerIds
@@ -66,6 +68,7 @@ class Mirror:
     lineages: dict[str, dict[str, Any]]  # by `<topic>/<partition>`, as stored
     write_lineage: Callable[[TopicPartition, Lineage], Awaitable[None]]
     producer_ids: ProducerIds
+    intents: IntentLog  # of the destination
     partitions: dict[TopicPartition, MirrorPartition] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)  # of the source
     rate: RateLimit = field(default_factory=RateLimit)
@@ -96,6 +99,7 @@ class Mirror:
         if not here:
             await mirror_topics.close(self.brokers, [name])
             values = await mirror_topics.source_configs(self.client, name)
+            await self.intents.record(intents.topic_restore(name, f"link {self.link}"))
             await mirror_topics.create_mirror(self.brokers, name, self._assignment(count), values)
             reach(TOPIC_CREATED)
         elif here < count:
@@ -247,7 +251,22 @@ class Mirror:
                 raise SourceDiverged(partition=one.place, end=position)
         one.source_end = fetched.high_watermark
         await self._append(one, batches)
-        one.led.raise_start(fetched.start)
+        await self._follow_start(one, fetched.start)
+
+    async def _follow_start(self, one: MirrorPartition, start: int) -> None:
+        """Start where the source does. Replicas delete what is before, so the audit learns of it first."""
+        target = min(start, one.led.high_watermark)
+        if target <= one.led.start:
+            return
+        actor = f"link {self.link}"
+        try:
+            await self.intents.record(
+                intents.log_start(one.led.id.topic_id, one.place.partition, target, actor)
+            )
+        except PenstockError as error:  # the next fetch tries again
+            log.warning("log start not followed", partition=str(one.place), error=str(error))
+            return
+        one.led.raise_start(target)
 
     async def _append(self, one: MirrorPartition, batches: Sequence[SourceBatch]) -> None:
         term = one.led.leader_epoch
@@ -324,6 +343,8 @@ class Mirror:
         if end == 0:
             start, _ = await source.log_range(self.client, place)
             end = start
+            planned = intents.log_start(key.topic_id, key.partition, start, f"link {self.link}")
+            await self.intents.record(planned)
         lineage, end = await self._agreed(place, lineage, end)
         led = LedPartition(
             key, place.topic, start, end, self._older(place), epochs=lineage.destination_history(end)

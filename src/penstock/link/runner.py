@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from penstock.audit import intents
+from penstock.audit.intents import IntentLog
 from penstock.kafka.admin import log_dirs, topics
 from penstock.link import mirror_topics, promotion
 from penstock.link.limits import RateLimit, full_disk
@@ -72,6 +74,7 @@ class LinkRunner:
         self._shadow_settings = shadow
         self._bytes_per_second = bytes_per_second
         self._store = LinkStore(brokers)
+        self._intents = IntentLog(brokers)
         self._writing = asyncio.Lock()
         self._definition: dict[str, Any] = {}
         self._missing: dict[str, int] = {}  # topic of the source → rounds without it
@@ -114,12 +117,19 @@ class LinkRunner:
             {key[len(prefix) :]: one for key, one in lineages.items() if key.startswith(prefix)},
             self._write_lineage,
             ProducerIds(shadow, self._brokers, self._controllers),
+            self._intents,
             topic_ids=dict(self.status["topics"]),
             rate=RateLimit(self._bytes_per_second),
         )  # fmt: skip
         mirror.producer_ids.saw(self.status["producer_id"])
         copied = self._store.documents.get(f"copied/{self.link}", {})
-        self.metadata = MetadataService(self._source, self._brokers, copied, self._write_copied)
+        self.metadata = MetadataService(
+            self._source,
+            self._brokers,
+            copied,
+            self._write_copied,
+            lambda names: self._intents.record(intents.config_change(names, f"link {self.link}")),
+        )
         tasks = [
             asyncio.create_task(self._mirroring(mirror), name="mirroring"),
             asyncio.create_task(self._housekeeping(mirror), name="housekeeping"),
@@ -312,6 +322,7 @@ class LinkRunner:
         topic_id = mirror.shadow.image.topics.get(name)
         if topic_id is not None:
             log.warning("mirror deleted", link=self.link, topic=name, topic_id=str(topic_id))
+            await self._intents.record(intents.topic_deletion([name], f"link {self.link}"))
             for error in (await topics.delete(self._brokers, ids=[topic_id])).values():
                 if error is not None:
                     raise error

@@ -104,7 +104,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A DeleteRecords request that succeeded: the log may start at `before` from now on."""
+    """The log may start at `before`: by DeleteRecords, or as a mirror or restored topic starts there."""
 
     before: int
     actor: str
@@ -159,7 +159,7 @@ class Group:
 class Intent:
     """A recorded intention, without which a legal change looks like a loss."""
 
-    action: str  # `config`, `restore`, `link`, `unclean-election`, `topic-delete`
+    action: str  # `config`, `restore`, `link`, `unclean-election`, `topic-delete`, `topic-restore`
     actor: str
     until_ms: int = UNKNOWN  # how long it explains changes; default: a minute
     since_ms: int = UNKNOWN  # from when on; default: the time of the event
@@ -325,7 +325,11 @@ class FindingRecord(Event):
         return self.id.encode()
 
 
-NAMED: Final = "named/"  # subjects of gateways, which know topics by name; the auditor resolves them
+# Subjects of intents. Gateways know topics by name, and no intent knows what the audit calls the cluster: the
+# auditor resolves them.
+NAMED: Final = "named/"
+EVERY_TOPIC: Final = "*"  # no topic has this name
+PARTITION: Final = "partition/"
 
 
 def named_subject(topic: str, partition: int | None = None) -> str:
@@ -334,4 +338,4 @@ def named_subject(topic: str, partition: int | None = None) -> str:
 
 
 def partition_subject(topic_id: str, partition: int) -> str:
-    return f"partition/{topic_id}/{partition}"
+    return f"{PARTITION}{topic_id}/{partition}"

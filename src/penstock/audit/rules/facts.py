@@ -9,11 +9,13 @@ from penstock.audit.rules.state import (
     INTENT_MS,
     INTENTS_MAX,
     POLICIES_MAX,
+    RECREATED_MAX,
     RISES_MAX,
     SAMPLES_MAX,
     SCRUBS_MAX,
     SEGMENTS_MAX,
     Recorded,
+    Recreated,
     Rise,
     Sample,
     Seen,
@@ -72,11 +74,11 @@ def apply(state: SubjectState, facts: Facts, time_ms: int) -> SubjectState:
             since_ms = facts.since_ms if facts.since_ms != UNKNOWN else time_ms
             until_ms = facts.until_ms if facts.until_ms != UNKNOWN else since_ms + INTENT_MS
             recorded = Recorded(facts.action, facts.actor, since_ms, until_ms)
-            return replace(state, intents=(*state.intents, recorded)[-INTENTS_MAX:])
+            return replace(state, intents=_with_intent(state.intents, recorded))
         case Scrubbed():
             return replace(state, scrubs=(*state.scrubs, facts)[-SCRUBS_MAX:])
         case Topic():
-            return replace(state, topic_id=facts.topic_id or state.topic_id)
+            return _topic(state, facts, time_ms)
         case Heartbeat():
             return replace(state, heartbeat=facts, heartbeat_ms=time_ms)
         case Removed():
@@ -92,6 +94,30 @@ def apply(state: SubjectState, facts: Facts, time_ms: int) -> SubjectState:
             )
         case _:
             return state
+
+
+def _with_intent(intents: tuple[Recorded, ...], new: Recorded) -> tuple[Recorded, ...]:
+    """Repeats and overlapping intents of one actor become one, so that a busy actor displaces no other."""
+    others = []
+    for each in intents:
+        same = (each.action, each.actor) == (new.action, new.actor)
+        if same and each.time_ms <= new.until_ms and new.time_ms <= each.until_ms:
+            time_ms, until_ms = min(each.time_ms, new.time_ms), max(each.until_ms, new.until_ms)
+            new = Recorded(new.action, new.actor, time_ms, until_ms)
+        else:
+            others.append(each)
+    return (*others, new)[-INTENTS_MAX:]
+
+
+def _topic(state: SubjectState, facts: Topic, time_ms: int) -> SubjectState:
+    """A topic keeps its last id after it was deleted: the next one shows that it was created again."""
+    if not facts.topic_id:
+        return replace(state, topic_deleted_ms=time_ms)
+    recreated = state.recreated
+    if state.topic_id and facts.topic_id != state.topic_id:
+        deleted_ms = state.topic_deleted_ms or time_ms
+        recreated = (*recreated, Recreated(state.topic_id, facts.topic_id, deleted_ms, time_ms))
+    return replace(state, topic_id=facts.topic_id, topic_deleted_ms=0, recreated=recreated[-RECREATED_MAX:])
 
 
 def _placement(state: SubjectState, facts: Placement) -> SubjectState:

@@ -79,7 +79,8 @@ def is_repeat(state: SubjectState, event: LogEvent) -> bool:
 
 def is_waiting(state: SubjectState) -> bool:
     """Whether `advance` may change more than the time."""
-    return bool(state.waiting or state.rises or state.changes or isinstance(state.heartbeat, Heartbeat))
+    judged_later = state.rises or state.changes or state.recreated
+    return bool(state.waiting or judged_later or isinstance(state.heartbeat, Heartbeat))
 
 
 def _order(event: LogEvent) -> tuple[int, str, int]:

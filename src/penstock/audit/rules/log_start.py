@@ -1,9 +1,10 @@
 """Rules about the start of a log and the policies that may move it.
 
 A rise of the log start waits `SLACK_MS` for evidence that explains it, because gateways and collectors write
-independently. These explain a rise: a restore or a link in progress; DeleteRecords; a rise that
-was legal on another replica; time retention, unless it had to keep a record that is known; size retention, if
-enough bytes are left. A rise is judged by the loosest policy in force since the replica was last observed.
+independently. These explain a rise: a restore or a link in progress; DeleteRecords, or that a mirror follows
+its source; a rise that was legal on another replica; time retention, unless it had to keep a record that is
+known; size retention, if enough bytes are left. A rise is judged by the loosest policy in force since the
+replica was last observed.
 Where evidence is missing, nothing is reported: that shows as coverage.
 """
 
@@ -102,7 +103,7 @@ def explanation(state: SubjectState, rise: Rise) -> str:
         if state.intends(action, rise.time_ms):
             return f"{action} in progress"
     if rise.to <= state.deleted_to:
-        return "DeleteRecords"
+        return "DeleteRecords, link or restore"
     if rise.to <= state.legal_to:
         return "legal on another replica"
     policies = _in_force(state, rise)

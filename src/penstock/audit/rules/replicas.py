@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.audit.rules.state import SLACK_MS
-from penstock.model.durability import UNKNOWN, UNLIMITED, Broker, Placement, Replica, Severity, Topic
+from penstock.model.durability import UNKNOWN, UNLIMITED, Broker, Placement, Replica, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -211,18 +211,20 @@ def _is_idle(leader: Seen | None, before: Seen | None, facts: Replica) -> bool:
 
 
 def topic_id_changed(case: Case) -> Iterator[Finding]:
-    """A topic keeps its id; a new one means that all its records are gone, unless that was intended."""
-    facts, before = case.facts, case.before.topic_id
-    assert isinstance(facts, Topic)
-    if not facts.topic_id:
-        case.mark(TOPIC_ID, (0, case.time_ms))
-    if not facts.topic_id or not before or facts.topic_id == before:
+    """A topic keeps its id; a new one means that all its records are gone, unless that was intended.
+
+    A gateway records a deletion after it has happened, so this waits for the intent."""
+    due = [each for each in case.state.recreated if each.time_ms + SLACK_MS <= case.time_ms]
+    if not due:
         return
-    deleted_ms = case.state.marks.get(TOPIC_ID, (0, case.time_ms))[1]
-    if not case.state.intends("topic-delete", deleted_ms):
+    waiting = tuple(each for each in case.state.recreated if each not in due)
+    case.state = replace(case.state, recreated=waiting)
+    for each in due:
+        deleted = case.state.intends("topic-delete", each.deleted_ms)
+        if deleted or case.state.intends("topic-restore", each.time_ms):
+            continue
         yield case.finding(
-            TOPIC_ID, Severity.WARNING, facts.topic_id,
-            f"the topic was deleted and created again: id {before} became {facts.topic_id}",
-            before=before, after=facts.topic_id,
+            TOPIC_ID, Severity.WARNING, each.after,
+            f"the topic was deleted and created again: id {each.before} became {each.after}",
+            at_ms=each.time_ms, before=each.before, after=each.after,
         )  # fmt: skip
-    case.unmark(TOPIC_ID)

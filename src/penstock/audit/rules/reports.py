@@ -72,11 +72,14 @@ def producer_sequence(case: Case) -> Iterator[Finding]:
 
 
 def group_offset_outside(case: Case) -> Iterator[Finding]:
-    """A committed offset is within the log, and falls only when it is reset."""
+    """A committed offset is within the log, and falls only when it is reset.
+
+    Behind the start there may be nothing but markers of transactions, which no client reads. So only what was
+    acknowledged counts as unread."""
     facts = case.facts
     assert isinstance(facts, Group)
     where = f"group {facts.group!r} has committed {facts.offset}"
-    if facts.start != UNKNOWN and facts.offset < facts.start:
+    if facts.offset < min(facts.start, case.state.acked_end):
         detail = f"{where}, and the log starts at {facts.start}: it skips what it has not read"
         yield case.finding(
             GROUP, Severity.WARNING, f"{facts.group}/behind", detail,

@@ -30,6 +30,7 @@ POLICIES_MAX: Final = 32
 SAMPLES_MAX: Final = 8
 INTENTS_MAX: Final = 16
 KNOWN_MAX: Final = 32
+RECREATED_MAX: Final = 32
 RISES_MAX: Final = 32
 SEGMENTS_MAX: Final = 10_000
 SCRUBS_MAX: Final = 64
@@ -86,6 +87,16 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
+class Recreated:
+    """A topic that has a new id, and waits for the intent that explains it."""
+
+    before: str
+    after: str
+    deleted_ms: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tiered:
     """A remote segment in its newest state."""
 
@@ -98,6 +109,7 @@ class SubjectState(Event):
     """What the rules know of one subject, after the events they have processed."""
 
     kind: ClassVar[str] = "audit-state"
+    minor: ClassVar[int] = 1  # `topic_deleted_ms`, `recreated`
     topic: ClassVar[str] = AUDIT_STATE_TOPIC
 
     cluster: str
@@ -123,11 +135,13 @@ class SubjectState(Event):
     intents: tuple[Recorded, ...] = ()
     scrubs: tuple[Scrubbed, ...] = ()
     topic_id: str = ""
+    topic_deleted_ms: int = 0  # 0: it exists
     heartbeat: Heartbeat | None = None
     heartbeat_ms: int = 0
     # What waits for its explanation, and what has been reported.
     rises: tuple[Rise, ...] = ()
     changes: tuple[int, ...] = ()  # times of policies that wait for an intent
+    recreated: tuple[Recreated, ...] = ()
     known: tuple[tuple[int, ...], ...] = ()  # first and last offset of reported losses
     marks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of rules, by rule and key
 

@@ -39,7 +39,7 @@ async def regain(shadow: ShadowBroker, brokers: Client, topic: str, partition: P
     """Become in-sync and be elected; returns when the shadow leads."""
     deadline = time.monotonic() + IN_SYNC_SECONDS_MAX
     place = TopicPartition(topic, partition.partition)
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not shadow.is_stepping_down:
         state = shadow.image.partitions.get(partition)
         if state is not None and state.leader == shadow.id:
             return

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.metadata_image import PartitionId, PartitionState
 from penstock.link import mirror as mirror_module
 from penstock.link import source
 from penstock.link.group_sync import MirrorRange
@@ -22,7 +23,6 @@ from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.epoch_history import EpochStart
 from penstock.shadow.leadership import Leadership
-from penstock.shadow.metadata_image import PartitionId, PartitionState
 from penstock.shadow.partition import LedPartition, RawBatch
 from penstock.wire.records import Record, batches, write
 

@@ -7,10 +7,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.kafka.metadata_image import PartitionId, PartitionState
 from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.following import abandoned
 from penstock.shadow.leadership import LAG_SECONDS_MAX, Leadership
-from penstock.shadow.metadata_image import PartitionId, PartitionState
 from penstock.shadow.partition import LedPartition
 
 if TYPE_CHECKING:

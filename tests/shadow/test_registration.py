@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from penstock.kafka.metadata_image import PartitionId
 from penstock.model.errors.shadow import (
     MetadataVersionUntested,
     ShadowIdInvalid,
@@ -23,7 +24,6 @@ from penstock.shadow import broker as broker_module
 from penstock.shadow import following, registration
 from penstock.shadow.broker import ShadowBroker, ShadowSettings
 from penstock.shadow.identity import Identity
-from penstock.shadow.metadata_image import PartitionId
 from penstock.shadow.registration import Endpoint, Session
 from penstock.wire.error_codes import Code
 from penstock.wire.logs import Entry

@@ -13,8 +13,8 @@ from penstock.kafka.admin import topics
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.append import produce_body
+from penstock.kafka.metadata_image import PartitionId
 from penstock.kafka.routing import LeaderOf
-from penstock.shadow.metadata_image import PartitionId
 from penstock.shadow.partition import LedPartition, RawBatch
 from penstock.wire.error_codes import STALE_METADATA, Code
 from penstock.wire.records import CONTROL, TRANSACTIONAL, Producer, Record, batches, records, write

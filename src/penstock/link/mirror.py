@@ -17,6 +17,7 @@ import structlog
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.metadata_image import PartitionId
 from penstock.link import mirror_topics, source
 from penstock.link.group_sync import MirrorRange
 from penstock.link.limits import RateLimit
@@ -36,7 +37,6 @@ from penstock.model.errors.link import LinkStateLost, MirrorTopicTaken, SourceDi
 from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import is_shadow
-from penstock.shadow.metadata_image import PartitionId
 from penstock.shadow.partition import LedPartition, RawBatch
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from penstock.wire.records import batches
 if TYPE_CHECKING:
     from penstock.kafka.admin.partitions import TopicPartition
     from penstock.kafka.client import Client
+    from penstock.kafka.metadata_image import PartitionId
     from penstock.shadow.broker import ShadowBroker
-    from penstock.shadow.metadata_image import PartitionId
     from penstock.shadow.partition import LedPartition
 
 POLL_SECONDS: Final = 0.05

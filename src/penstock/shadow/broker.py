@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
+from penstock.kafka.metadata_image import PartitionId
 from penstock.kafka.routing import CONTROLLER, NodeWithId
 from penstock.model.errors import PenstockError
 from penstock.model.errors.shadow import ShadowIdInvalid, ShadowShutdownStuck
@@ -18,7 +19,6 @@ from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import SHADOW_IDS, is_shadow
 from penstock.shadow.following import abandoned, regain, renew_epoch
 from penstock.shadow.identity import load_identity
-from penstock.shadow.metadata_image import PartitionId
 from penstock.shadow.registration import Endpoint, Session
 from penstock.shadow.requests import Requests
 from penstock.shadow.server import Server
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.kafka.client import Client
     from penstock.kafka.connection import Connection
-    from penstock.shadow.metadata_image import MetadataImage, PartitionState
+    from penstock.kafka.metadata_image import MetadataImage, PartitionState
     from penstock.shadow.partition import LedPartition
     from penstock.wire.definitions import Versions
     from penstock.wire.frames import Request

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.kafka.client import Client
+    from penstock.kafka.metadata_image import PartitionId, PartitionState
     from penstock.shadow.broker import ShadowBroker
-    from penstock.shadow.metadata_image import PartitionId, PartitionState
     from penstock.shadow.partition import LedPartition
 
 IN_SYNC_SECONDS_MAX: Final = 120.0

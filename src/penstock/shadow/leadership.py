@@ -17,7 +17,7 @@ from penstock.model.shadow_ids import is_shadow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.shadow.metadata_image import PartitionState
+    from penstock.kafka.metadata_image import PartitionState
 
 LAG_SECONDS_MAX: Final = (
     30.0  # Kafka's replica.lag.time.max.ms: a slower follower leaves the in-sync replicas

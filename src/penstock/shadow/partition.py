@@ -20,7 +20,7 @@ from penstock.shadow.responses import LeaderView, Truncation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.shadow.metadata_image import PartitionId, PartitionState
+    from penstock.kafka.metadata_image import PartitionId, PartitionState
 
     Older = Callable[[int, int], Awaitable[Sequence["RawBatch"]]]
 

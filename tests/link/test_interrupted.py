@@ -201,7 +201,11 @@ def billing(monkeypatch: pytest.MonkeyPatch) -> list[dict[TopicPartition, int]]:
     commits: list[dict[TopicPartition, int]] = []
 
     async def list_all(client: Client) -> dict[str, Any]:
-        return {"billing": SimpleNamespace(type=GroupType.CLASSIC, state="Empty")} if client else {}
+        return (
+            {"billing": SimpleNamespace(type=GroupType.CLASSIC, state="Empty")}
+            if client is not NO_CLIENT
+            else {}
+        )
 
     async def committed(*_: object) -> dict[TopicPartition, CommittedOffset]:
         return {PLACE: CommittedOffset(40)}

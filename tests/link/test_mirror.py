@@ -132,6 +132,40 @@ async def test_a_partition_is_fetched_from_one_broker_at_a_time(monkeypatch: pyt
     await mirror.close()
 
 
+async def test_a_truncated_partition_does_not_delay_others_of_the_same_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is attached again, which takes as long as an election."""
+    other = TopicPartition("orders", 1)
+
+    async def fetch(_client: Client, _broker: int, positions: Any, **_: Any) -> dict[Any, Any]:
+        return {
+            place: source.Fetched(b"", -1, -1, out_of_range=True)
+            if place == PLACE
+            else source.Fetched(batch(position, 3), position + 1, 0)
+            for place, position in positions.items()
+        }
+
+    async def log_range(*_: object) -> tuple[int, int]:
+        return 0, 5
+
+    async def attach(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(source, "fetch", fetch)
+    monkeypatch.setattr(source, "log_range", log_range)
+    monkeypatch.setattr(Mirror, "_attach", attach)
+    lineage = Lineage().extended(0, 3, 4)
+    mirror, _ = mirror_of(partition(10, lineage))
+    mirror.partitions[other] = partition(10, lineage)
+    mirror.partitions[other].place = other
+    mirror._leaders |= {PLACE: 1, other: 1}
+    while mirror.partitions[other].led.end < 12:
+        await mirror.fetch_once()
+    assert list(mirror._attachments) == [PLACE]
+    await mirror.close()
+
+
 async def test_records_that_arrive_late_leave_the_lineage_of_a_later_term_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

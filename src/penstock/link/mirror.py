@@ -85,6 +85,7 @@ class Mirror:
     _rounds: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # broker of the source → its fetch
     # In a fetch under way: when a leader moves, two brokers must not give the same records.
     _fetching: set[TopicPartition] = field(default_factory=set)
+    _attachments: dict[TopicPartition, asyncio.Task[None]] = field(default_factory=dict)  # after truncations
     _leaders_at: float = -math.inf  # monotonic; when they were last read
     _locks: dict[TopicPartition, asyncio.Lock] = field(default_factory=dict)
     _turn: int = 0  # which partition comes first in the next fetch
@@ -158,6 +159,8 @@ class Mirror:
 
     async def fetch_once(self) -> None:
         """Start a fetch from every broker of the source that has none under way, and wait for one."""
+        for place in [place for place, task in self._attachments.items() if task.done()]:
+            self._attachments.pop(place).result()
         await self.settle_truncations()
         due = [p for p, one in self.partitions.items() if one.is_due and p not in self._fetching]
         windows = sum(one.led.window.size for one in self.partitions.values())
@@ -185,9 +188,10 @@ class Mirror:
 
     async def close(self) -> None:
         """End the fetches under way."""
-        for task in self._rounds.values():
+        tasks = [*self._rounds.values(), *self._attachments.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._rounds.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _finish_rounds(self) -> None:
         """Wait for one broker of the source: one that hangs does not delay the others."""
@@ -258,7 +262,8 @@ class Mirror:
                 raise
             except SourceDiverged as error:
                 log.warning("source has truncated", partition=str(place), reason=error.message)
-                await self._attach_again(place)
+                if place not in self._attachments:  # apart: others of this broker are mirrored meanwhile
+                    self._attachments[place] = asyncio.create_task(self._attach_again(place))
             except SourceUnusable as error:
                 self._fail(one, error.message)
             except PenstockError as error:

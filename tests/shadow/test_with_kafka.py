@@ -144,6 +144,33 @@ async def test_real_brokers_replicate_from_a_shadow_and_take_over(
 
 
 @pytest.mark.soak
+async def test_followers_whose_sessions_all_ended_are_in_sync_again(
+    make_fleet: Callable[..., Fleet], tmp_path: Path
+) -> None:
+    """The controller leaves the shadow alone in sync; a busy machine has the same effect."""
+    fleet = await asyncio.to_thread(make_fleet, brokers=2, tls=True)
+    log = source_log(20)
+    async with running_shadow(fleet, tmp_path / "shadow") as (shadow, client):
+        partition = await led_topic(shadow, client, "mirror", log)
+        partition.append(log[:10], partition.leader_epoch)
+        shadow.announce()
+        await until(lambda: partition.high_watermark == log[9].last_offset + 1, "the first half")
+        for node in fleet.brokers:
+            fleet.pause(node.name)
+        await until(lambda: partition.leadership and not partition.leadership.in_sync, "all to leave")
+        partition.append(log[10:], partition.leader_epoch)
+        shadow.announce()
+        for node in fleet.brokers:
+            fleet.resume(node.name)
+        await until(lambda: partition.leadership and len(partition.leadership.in_sync) == 2, "all in sync")
+        await until(lambda: partition.high_watermark == log[-1].last_offset + 1, "the second half")
+        await shadow.step_down()
+        await until(lambda: partition.leadership is None, "a real leader")
+        assert await stored(client, "mirror", log[-1].last_offset + 1) == spans(log)
+    assert partition.guarded == 0
+
+
+@pytest.mark.soak
 async def test_a_shadow_outlives_the_active_controller(
     make_fleet: Callable[..., Fleet], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from penstock.kafka.metadata_image import PartitionId
 from penstock.model.errors.shadow import (
     MetadataVersionUntested,
+    PartitionNotLed,
     ShadowIdInvalid,
     ShadowIdTaken,
     ShadowNeverInSync,
@@ -120,9 +121,11 @@ async def test_a_shutdown_or_an_election_that_does_not_happen_is_an_error(tmp_pa
     client = cast("Client", FakeControllers())
     shadow = ShadowBroker(client, client, settings(tmp_path))
     shadow._session = session(FakeControllers())
+    with pytest.raises(ShadowNeverInSync):
+        await shadow.regain("orders", PartitionId(UUID(int=9), 0))
     with pytest.raises(ShadowShutdownStuck):
         await shadow.step_down()
-    with pytest.raises(ShadowNeverInSync):
+    with pytest.raises(PartitionNotLed):  # it asks for no election while it steps down
         await shadow.regain("orders", PartitionId(UUID(int=9), 0))
     assert shadow.failure() is None
     assert isinstance(shadow.changed(), asyncio.Event)

@@ -18,7 +18,7 @@ from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.routing import NodeWithId
 from penstock.model.errors import PenstockError
-from penstock.model.errors.shadow import ShadowNeverInSync
+from penstock.model.errors.shadow import PartitionNotLed, ShadowNeverInSync
 from penstock.model.shadow_ids import is_shadow
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ async def regain(shadow: ShadowBroker, brokers: Client, topic: str, partition: P
     """Become in-sync and be elected; returns when the shadow leads."""
     deadline = time.monotonic() + IN_SYNC_SECONDS_MAX
     place = TopicPartition(topic, partition.partition)
-    while time.monotonic() < deadline and not shadow.is_stepping_down:
+    while time.monotonic() < deadline:
+        if shadow.is_stepping_down:
+            raise PartitionNotLed(partition=place, epoch=-1)
         state = shadow.image.partitions.get(partition)
         if state is not None and state.leader == shadow.id:
             return

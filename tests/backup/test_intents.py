@@ -11,9 +11,9 @@ from penstock.backup import restored_topic
 from penstock.backup.replay import Replay
 from penstock.backup.restore_steps import Step
 from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.metadata_image import PartitionId
 from penstock.link import mirror_topics
 from penstock.model.durability import Deleted, Intent
-from penstock.shadow.metadata_image import PartitionId
 from tests.backup.test_failures import restorer
 from tests.tier.segments import TOPIC_ID
 

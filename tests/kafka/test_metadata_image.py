@@ -10,7 +10,7 @@ import pytest
 from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
 from penstock.kafka.client import Client
-from penstock.kafka.metadata_image import MetadataFollower, MetadataImage, PartitionImage
+from penstock.kafka.metadata_image import MetadataFollower, MetadataImage, PartitionState
 from penstock.wire.logs import Entry
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ REGISTERED = (
     "RegisterBrokerRecord",
     {
         "BrokerId": 1,
+        "BrokerEpoch": 5,
+        "EndPoints": [{"Name": "INTERNAL", "Host": "b", "Port": 9}],
         "IncarnationId": UUID(int=1),
         "Rack": "a",
         "Fenced": True,
@@ -45,6 +47,8 @@ PARTITION = (
         "Replicas": [1, 2, 3],
         "Isr": [1, 2, 3],
         "Leader": 1,
+        "LeaderEpoch": 0,
+        "PartitionEpoch": 0,
         "AddingReplicas": [],
         "RemovingReplicas": [],
     },
@@ -72,9 +76,9 @@ def test_an_exclusion_ends_with_the_next_registration() -> None:
 
 def test_a_change_keeps_what_it_does_not_name() -> None:
     made = image(CREATED, PARTITION, change(Isr=[1, 2]), change(Leader=2), change(AddingReplicas=[4]))
-    expected = PartitionImage((1, 2, 3), frozenset((1, 2)), 2, frozenset((4,)))
+    expected = PartitionState((1, 2, 3), (1, 2), 2, 1, 3, adding=frozenset((4,)))
     assert made.by_name == {("orders", 0): expected}
-    assert image(CREATED, PARTITION, change(Leader=-1)).by_name["orders", 0].leader is None
+    assert image(CREATED, PARTITION, change(Leader=-1)).by_name["orders", 0].leader == -1
 
 
 def test_a_removed_topic_takes_its_partitions_along() -> None:

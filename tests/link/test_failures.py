@@ -10,7 +10,7 @@ import pytest
 from penstock.kafka.admin import acls, brokers, reassignments, topics
 from penstock.kafka.admin.log_dirs import LogDir
 from penstock.kafka.admin.partitions import TopicPartition
-from penstock.link import commands, mirror_topics, promotion, source
+from penstock.link import commands, mirror_topics, promotion
 from penstock.link.limits import RateLimit, full_disk
 from penstock.link.metrics import LinkMetrics
 from penstock.link.producer_ids import ProducerIds
@@ -22,7 +22,6 @@ from penstock.metrics_server import page_of
 from penstock.model.errors.link import (
     AuthorizerMissing,
     LeadersMissing,
-    LinkNotDrained,
     LinkNotRunning,
     LinkRecordInvalid,
     LinkStateLost,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.kafka.client import Client
-    from penstock.link.mirror import Mirror
 
 NO_CLIENT = cast("Client", None)
 
@@ -55,19 +53,6 @@ async def test_a_cluster_without_an_authorizer_has_no_closed_topics(monkeypatch:
         await mirror_topics.close(NO_CLIENT, ["orders"])
     with pytest.raises(SourceNotFenced):
         await promotion.fence_source(NO_CLIENT, ["orders"])
-
-
-async def test_a_failed_partition_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def log_ends(_: object, places: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-        return dict.fromkeys(places, 10)
-
-    monkeypatch.setattr(source, "log_ends", log_ends)
-    one = SimpleNamespace(failed="damaged", led=SimpleNamespace(high_watermark=10))
-    ids = SimpleNamespace(below=())
-    places = {TopicPartition("orders", 0): one}
-    mirror = cast("Mirror", SimpleNamespace(client=None, producer_ids=ids, partitions=places))
-    with pytest.raises(LinkNotDrained, match="1 partitions"):
-        await promotion.drain(mirror)
 
 
 async def test_a_shadow_that_stays_in_replica_lists_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

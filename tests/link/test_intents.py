@@ -10,12 +10,12 @@ from penstock.audit.topic_ids import id_text
 from penstock.kafka.admin import configs, topics
 from penstock.kafka.admin.configs import Entry, Source
 from penstock.kafka.broker_errors import broker_error
+from penstock.kafka.metadata_image import PartitionId
 from penstock.link import mirror_topics, source
 from penstock.link.metadata_service import MetadataService
 from penstock.link.mirror import Mirror
 from penstock.link.runner import DELETED_ROUNDS, LinkRunner
 from penstock.model.durability import Deleted, Intent
-from penstock.shadow.metadata_image import PartitionId
 from tests.link.test_truncation import NO_CLIENT, PLACE, led_at, lineage, mirror_of
 
 if TYPE_CHECKING:
@@ -106,9 +106,13 @@ async def test_configs_are_copied_only_after_their_intent(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(configs, "describe", describe)
     monkeypatch.setattr(configs, "alter", alter)
+
+    async def confirm() -> None:
+        pass
+
     source_, brokers, nothing = cast("Any", "source"), cast("Any", "brokers"), cast("Any", None)
 
-    await MetadataService(source_, brokers, {}, nothing, intend)._sync_configs(["orders"])
+    await MetadataService(source_, brokers, {}, nothing, intend, confirm)._sync_configs(["orders"])
 
     assert calls == [["orders"], "altered"]
 

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from tests.harness.fleet import Fleet
     from tests.harness.processes import Processes
 
-pytestmark = [pytest.mark.kafka, pytest.mark.soak]
+# About 20 s for each of the points, on an idle machine.
+pytestmark = [pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 WAIT_SECONDS = 240.0
-SECONDS_MAX = float(os.environ.get("LINK_KILL_SECONDS", "900"))
 RECORDS = 200
 # Reached only when a source truncates or a follower returns: test_source_failures, tests/shadow.
 ELSEWHERE = ("link.truncation.written", "shadow.isr-requested")
@@ -94,8 +94,6 @@ async def test_a_link_that_is_killed_anywhere_is_continued_and_both_sides_agree(
     here = await asyncio.to_thread(make_fleet, brokers=2, zones=["a", "b"], tls=True)
     file = link_file(there, here, tmp_path)
     log = (tmp_path / "link.log").open("wb")
-    tried: list[str] = []
-    started = time.monotonic()
 
     def start(link: str, fault: str = "") -> Popen[Any]:
         command = [sys.executable, "-m", "penstock", "link", "run", link, "--settings", str(file)]
@@ -106,8 +104,6 @@ async def test_a_link_that_is_killed_anywhere_is_continued_and_both_sides_agree(
         source = await stack.enter_async_context(Client(there.bootstrap, there.security()))
         client = await stack.enter_async_context(Client(here.bootstrap, here.security()))
         for number, point in enumerate(POINTS):
-            if time.monotonic() - started > SECONDS_MAX:
-                break
             topic, link = f"orders-{number}", f"link-{number}"
             results_or_raise(await topics.create(source, [topics.NewTopic(topic, 1, 1)]))
             await asyncio.to_thread(there.wait_for_leaders, topic)
@@ -142,6 +138,4 @@ async def test_a_link_that_is_killed_anywhere_is_continued_and_both_sides_agree(
             rest = await asyncio.to_thread(read_values, here, f"group-{number}", topic, total - 50)
             assert [value for _, _, value in rest] == [b"value %d" % n for n in range(50, total)], point
             await asyncio.to_thread(produce, here, topic, total, 1)
-            tried.append(point)
     log.close()
-    assert tried, "no point was tried"

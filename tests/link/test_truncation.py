@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.metadata_image import PartitionId, PartitionState
 from penstock.link import source
 from penstock.link.lineage import Lineage, LineageEntry, agreed_end, lineage_of
 from penstock.link.mirror import Mirror
@@ -19,7 +20,6 @@ from penstock.model.errors.link import SourceDiverged, SourceUnusable
 from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.epoch_history import EpochHistory, EpochStart
 from penstock.shadow.leadership import Leadership
-from penstock.shadow.metadata_image import PartitionId, PartitionState
 from penstock.shadow.partition import LedPartition
 from penstock.shadow.responses import Truncation
 from penstock.wire.records import Record, write

@@ -7,10 +7,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.kafka.metadata_image import PartitionId, PartitionState
 from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.following import abandoned
 from penstock.shadow.leadership import LAG_SECONDS_MAX, Leadership
-from penstock.shadow.metadata_image import PartitionId, PartitionState
 from penstock.shadow.partition import LedPartition
 
 if TYPE_CHECKING:
@@ -35,6 +35,42 @@ def test_the_shadow_alone_never_raises_the_high_watermark() -> None:
     term = Leadership(replace(STATE, isr=(SHADOW,)), 5)
     term.fetched(1, 50, 50, 0.0)
     assert (term.ready, term.high_watermark) == (False, 5)
+
+
+def test_followers_that_were_all_fenced_are_served_and_admitted_again() -> None:
+    """On a busy machine the sessions of all brokers end; the controller leaves the shadow alone in sync."""
+    term = Leadership(STATE, 0)
+    for replica in (1, 2):
+        term.fetched(replica, 50, 60, 0.0, broker_epoch=UNFENCED[replica])
+    term.update(replace(STATE, isr=(SHADOW,), partition_epoch=10))
+    assert (term.ready, term.truncated) == (True, False)
+    term.fetched(1, 60, 60, 1.0, broker_epoch=21)
+    assert term.high_watermark == 50, "it stands still while no real replica is in sync"
+    term.fetched(2, 40, 60, 1.0, broker_epoch=22)
+    isr = term.next_isr(60, 1.0, {1: 21, 2: 22})
+    assert isr == (SHADOW, 1), "broker 2 lacks records below the high watermark"
+    term.request(isr)
+    term.fetched(1, 60, 60, 2.0, broker_epoch=21)
+    assert term.high_watermark == 50, "not admitted yet"
+    assert term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=11))
+    assert term.high_watermark == 60
+
+
+def test_a_new_term_without_real_in_sync_replicas_begins_with_the_known_high_watermark() -> None:
+    """The shadow's session ended too. A shadow that knows no high watermark serves nothing."""
+    alone = replace(STATE, isr=(SHADOW,), leader_epoch=6)
+    partition = LedPartition(PartitionId(UUID(int=3), 0), "orders", 0, 60, no_older)
+    partition.begin_term(alone)
+    assert not partition.view().ready
+    partition.begin_term(STATE)
+    assert partition.leadership is not None
+    for replica in (1, 2):
+        partition.leadership.fetched(replica, 50, 60, 0.0)
+    partition.end_term()
+    partition.begin_term(alone)
+    assert (partition.view().ready, partition.high_watermark) == (True, 50)
+    partition.begin_term(replace(STATE, leader_epoch=8))
+    assert not partition.view().ready, "the ends of in-sync replicas are not known in this term"
 
 
 def test_a_follower_that_caught_up_is_admitted_in_its_present_epoch() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.kafka.metadata_image import ScramCredential
 from penstock.kafka.scram import HASHES, Exchange, check_final, final_message, first_message, keys_of
 from penstock.shadow.login import LoginRejected, challenge, verify
-from penstock.shadow.metadata_image import ScramCredential
 
 MECHANISM = "SCRAM-SHA-512"
 

@@ -9,8 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from penstock.kafka.metadata_image import PartitionId
 from penstock.model.errors.shadow import (
     MetadataVersionUntested,
+    PartitionNotLed,
     ShadowIdInvalid,
     ShadowIdTaken,
     ShadowNeverInSync,
@@ -23,7 +25,6 @@ from penstock.shadow import broker as broker_module
 from penstock.shadow import following, registration
 from penstock.shadow.broker import ShadowBroker, ShadowSettings
 from penstock.shadow.identity import Identity
-from penstock.shadow.metadata_image import PartitionId
 from penstock.shadow.registration import Endpoint, Session
 from penstock.wire.error_codes import Code
 from penstock.wire.logs import Entry
@@ -120,9 +121,11 @@ async def test_a_shutdown_or_an_election_that_does_not_happen_is_an_error(tmp_pa
     client = cast("Client", FakeControllers())
     shadow = ShadowBroker(client, client, settings(tmp_path))
     shadow._session = session(FakeControllers())
+    with pytest.raises(ShadowNeverInSync):
+        await shadow.regain("orders", PartitionId(UUID(int=9), 0))
     with pytest.raises(ShadowShutdownStuck):
         await shadow.step_down()
-    with pytest.raises(ShadowNeverInSync):
+    with pytest.raises(PartitionNotLed):  # it asks for no election while it steps down
         await shadow.regain("orders", PartitionId(UUID(int=9), 0))
     assert shadow.failure() is None
     assert isinstance(shadow.changed(), asyncio.Event)

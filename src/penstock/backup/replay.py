@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from penstock.audit import intents
+from penstock.kafka.metadata_image import PartitionId
 from penstock.kafka.routing import CONTROLLER
 from penstock.link.lineage import lineage_of
 from penstock.model.errors import PenstockError
 from penstock.model.errors.backup import RestoreStuck
 from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.shadow_ids import is_shadow
-from penstock.shadow.metadata_image import PartitionId
 from penstock.shadow.partition import LedPartition, RawBatch
 from penstock.shadow.responses import Timestamp
 

@@ -161,7 +161,14 @@ class ClusterWatch:
         partitions = image.by_name
         least = await self._minimums(sorted({topic for topic, _ in partitions}))
         return {
-            key: Partition(p.replicas, p.isr, p.leader, least.get(key[0], 1), p.adding, p.removing)
+            key: Partition(
+                p.replicas,
+                frozenset(p.isr),
+                p.leader if p.leader >= 0 else None,
+                least.get(key[0], 1),
+                p.adding,
+                p.removing,
+            )
             for key, p in partitions.items()
         }
 

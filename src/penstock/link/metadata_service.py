@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 GROUPS_COMMITTED: Final = declare("link.groups.committed", "group offsets are committed on the mirror")
 INTERNAL_GROUPS: Final = "_penstock."
+KINDS: Final = ("configs", "acls", "quotas")
 
 log = structlog.get_logger()
 
@@ -45,6 +46,7 @@ class MetadataService:
         copied: Copied,
         save: Callable[[Copied], Awaitable[None]],
         intend: Callable[[Sequence[str]], Awaitable[None]],
+        confirm: Callable[[], Awaitable[None]],
     ) -> None:
         """`save` and `intend` record what is about to be copied, and topics about to be configured."""
         self._source = source
@@ -52,15 +54,17 @@ class MetadataService:
         self._copied: Copied = {"acls": [], "quotas": []} | copied
         self._save = save
         self._intend = intend
+        self._confirm = confirm  # raises if another process has taken over
         self.problems: dict[str, str] = {}
         self.groups_synced = 0
         self.group_offsets_clamped = 0
 
-    async def sync_groups(self, ranges: Mapping[TopicPartition, MirrorRange]) -> None:
+    async def sync_groups(self, ranges: Mapping[TopicPartition, MirrorRange]) -> dict[str, str]:
+        """Copy the offsets of every group; returns why some could not be copied."""
         there = await groups.list_all(self._source)
         here = await groups.list_all(self._brokers)
         clamped = synced = 0
-        problems = {key: one for key, one in self.problems.items() if not key.startswith("group ")}
+        failed: dict[str, str] = {}
         for name, listing in there.items():
             if name.startswith(INTERNAL_GROUPS):
                 continue
@@ -68,16 +72,18 @@ class MetadataService:
                 sync = self._sync_share_group if listing.type is GroupType.SHARE else self._sync_group
                 clamped += await sync(name, here.get(name), ranges)
                 synced += 1
+            except LinkStateLost:
+                raise
             except PenstockError as error:
-                problems[f"group {name}"] = error.message
-        self.problems = problems
+                failed[f"group {name}"] = error.message
+        self.problems = {key: one for key, one in self.problems.items() if key in KINDS} | failed
         self.groups_synced, self.group_offsets_clamped = synced, clamped
+        return failed
 
     async def sync_metadata(self, names: Sequence[str]) -> None:
         """Configs, ACLs and quotas, one after another."""
-        for kind, sync in (
-            ("configs", self._sync_configs), ("acls", self._sync_acls), ("quotas", self._sync_quotas),
-        ):  # fmt: skip
+        syncs = (self._sync_configs, self._sync_acls, self._sync_quotas)
+        for kind, sync in zip(KINDS, syncs, strict=True):
             try:
                 await sync(names)
                 self.problems.pop(kind, None)
@@ -93,6 +99,7 @@ class MetadataService:
         known = await group_offsets.committed(self._brokers, name) if here is not None else {}
         commits = group_commits(committed, known, ranges, state_here=here.state if here is not None else "")
         if commits.offsets:
+            await self._confirm()
             results_or_raise(await group_offsets.commit(self._brokers, name, commits.offsets))
             reach(GROUPS_COMMITTED)
         return commits.clamped
@@ -109,6 +116,7 @@ class MetadataService:
             state_here=here.state if here is not None else "",
         )
         if starts.offsets:
+            await self._confirm()
             results_or_raise(await share_groups.alter(self._brokers, name, starts.offsets))
             reach(GROUPS_COMMITTED)
         return starts.clamped

@@ -6,6 +6,7 @@ A problem belongs to the partition that has it: that one stops with a reason, th
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -17,19 +18,26 @@ from penstock.audit import intents
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.metadata_image import PartitionId
 from penstock.link import mirror_topics, source
 from penstock.link.group_sync import MirrorRange
 from penstock.link.limits import RateLimit
 from penstock.link.lineage import Lineage, has_diverged, lineage_of
-from penstock.link.mirror_partition import MirrorPartition, diverged_at, new_epoch_for, replica_range
+from penstock.link.mirror_partition import (
+    MirrorPartition,
+    diverged_at,
+    new_epoch_for,
+    replica_range,
+    unrecorded_at,
+)
 from penstock.link.mirrored_batches import checked, runs_of_epochs, starts_above
 from penstock.link.placement import mirror_assignment
 from penstock.link.source import NO_ID
 from penstock.model.errors import PenstockError
-from penstock.model.errors.link import LinkStateLost, SourceDiverged, SourceUnusable
+from penstock.model.errors.link import LinkStateLost, MirrorTopicTaken, SourceDiverged, SourceUnusable
 from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.fault_points import declare, reach
-from penstock.shadow.metadata_image import PartitionId
+from penstock.model.shadow_ids import is_shadow
 from penstock.shadow.partition import LedPartition, RawBatch
 
 if TYPE_CHECKING:
@@ -70,6 +78,7 @@ class Mirror:
     producer_ids: ProducerIds
     intents: IntentLog  # of the destination
     partitions: dict[TopicPartition, MirrorPartition] = field(default_factory=dict)
+    unattached: dict[TopicPartition, str] = field(default_factory=dict)  # why they were never attached
     topic_ids: dict[str, str] = field(default_factory=dict)  # of the source
     rate: RateLimit = field(default_factory=RateLimit)
     held: str = ""  # why nothing is fetched: a disk of the destination is full
@@ -77,12 +86,21 @@ class Mirror:
     guarded_before: int = 0  # responses withheld in earlier terms
     _leaders: dict[TopicPartition, int] = field(default_factory=dict)
     _rounds: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # broker of the source → its fetch
+    # In a fetch under way: when a leader moves, two brokers must not give the same records.
+    _fetching: set[TopicPartition] = field(default_factory=set)
+    _attachments: dict[TopicPartition, asyncio.Task[None]] = field(default_factory=dict)  # after truncations
+    _leaders_at: float = -math.inf  # monotonic; when they were last read
     _locks: dict[TopicPartition, asyncio.Lock] = field(default_factory=dict)
     _turn: int = 0  # which partition comes first in the next fetch
 
     @property
     def ranges(self) -> dict[TopicPartition, MirrorRange]:
-        return {p: MirrorRange(m.led.start, m.led.high_watermark) for p, m in self.partitions.items()}
+        """Of partitions whose high watermark is known: the shadow leads them."""
+        return {
+            place: MirrorRange(one.led.start, one.led.high_watermark)
+            for place, one in self.partitions.items()
+            if one.is_ready
+        }
 
     @property
     def guarded_refusals(self) -> int:
@@ -95,7 +113,10 @@ class Mirror:
             self.fail_topic(name, f"the topic was deleted and created again as {described.id}")
             return
         count = len(described.partitions)
-        here = len(self.shadow.image.partitions_of(name))
+        existing = self.shadow.image.partitions_of(name)
+        if any(self.shadow.id not in one.replicas for one in existing.values()):
+            raise MirrorTopicTaken(topic=name)  # the mirror was deleted, and another topic has its name
+        here = len(existing)
         if not here:
             await mirror_topics.close(self.brokers, [name])
             values = await mirror_topics.source_configs(self.client, name)
@@ -112,10 +133,13 @@ class Mirror:
     def forget_topic(self, name: str) -> None:
         for place in [place for place in self.partitions if place.topic == name]:
             self.shadow.forget(self.partitions.pop(place).led.id)
+        self.unattached = {place: why for place, why in self.unattached.items() if place.topic != name}
         self.topic_ids.pop(name, None)
 
     async def regain(self) -> None:
         """Lead again what a real broker leads since the shadow was away."""
+        if self.shadow.is_stepping_down:
+            return
         lost = []
         for place, one in self.partitions.items():
             state = self.shadow.image.partitions.get(one.led.id)
@@ -139,8 +163,10 @@ class Mirror:
 
     async def fetch_once(self) -> None:
         """Start a fetch from every broker of the source that has none under way, and wait for one."""
+        for place in [place for place, task in self._attachments.items() if task.done()]:
+            self._attachments.pop(place).result()
         await self.settle_truncations()
-        due = [place for place, one in self.partitions.items() if one.is_due]
+        due = [p for p, one in self.partitions.items() if one.is_due and p not in self._fetching]
         windows = sum(one.led.window.size for one in self.partitions.values())
         limited = self.rate.wait_seconds(time.monotonic())
         if not due or windows > WINDOWS_BYTES_MAX or limited or self.held:
@@ -160,14 +186,16 @@ class Mirror:
             if leader >= 0 and leader not in self._rounds:
                 by_leader.setdefault(leader, {})[place] = self.partitions[place].led.end
         for leader, positions in by_leader.items():
-            self._rounds[leader] = asyncio.create_task(self._fetch_from(leader, positions))
+            self._fetching |= positions.keys()
+            self._rounds[leader] = asyncio.create_task(self._fetch_round(leader, positions))
         await self._finish_rounds()
 
     async def close(self) -> None:
         """End the fetches under way."""
-        for task in self._rounds.values():
+        tasks = [*self._rounds.values(), *self._attachments.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._rounds.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _finish_rounds(self) -> None:
         """Wait for one broker of the source: one that hangs does not delay the others."""
@@ -182,7 +210,8 @@ class Mirror:
             task.result()
 
     def progress(self) -> dict[str, dict[str, Any]]:
-        return {
+        unknown = {"end": -1, "source_end": -1, "lag": None, "truncating": False}
+        return {str(place): {**unknown, "failed": why} for place, why in sorted(self.unattached.items())} | {
             str(place): {
                 "end": one.led.end,
                 "source_end": one.source_end,
@@ -203,9 +232,18 @@ class Mirror:
         log.error("mirror stopped", partition=str(one.place), reason=reason)
 
     async def _find_leaders(self, due: Sequence[TopicPartition]) -> None:
-        if any(place not in self._leaders for place in due):
+        """Read them again, now and then, while one is not known: a partition may have none for a while."""
+        now = time.monotonic()
+        if any(self._leaders.get(place, -1) < 0 for place in due) and now - self._leaders_at > REST_SECONDS:
+            self._leaders_at = now
             leaders = await self.client.leaders(sorted({place.topic for place in due}), strict=False)
             self._leaders |= {TopicPartition(*key): leader for key, leader in leaders.items()}
+
+    async def _fetch_round(self, leader: int, positions: dict[TopicPartition, int]) -> None:
+        try:
+            await self._fetch_from(leader, positions)
+        finally:
+            self._fetching -= positions.keys()
 
     async def _fetch_from(self, leader: int, positions: dict[TopicPartition, int]) -> None:
         ids = {place.topic: UUID(self.topic_ids[place.topic]) for place in positions}
@@ -228,7 +266,8 @@ class Mirror:
                 raise
             except SourceDiverged as error:
                 log.warning("source has truncated", partition=str(place), reason=error.message)
-                await self._attach_again(place)
+                if place not in self._attachments:  # apart: others of this broker are mirrored meanwhile
+                    self._attachments[place] = asyncio.create_task(self._attach_again(place))
             except SourceUnusable as error:
                 self._fail(one, error.message)
             except PenstockError as error:
@@ -271,6 +310,8 @@ class Mirror:
     async def _append(self, one: MirrorPartition, batches: Sequence[SourceBatch]) -> None:
         term = one.led.leader_epoch
         for epoch, run in runs_of_epochs(batches):
+            if term < 0 or self.partitions.get(one.place) is not one:
+                raise PartitionNotLed(partition=one.place, epoch=term)  # its lineage is another one's now
             if not one.lineage.continues(epoch, term):
                 start = max(one.led.end, run[0].base_offset)
                 lineage = one.lineage.pruned(one.led.start).extended(start, epoch, term)
@@ -291,10 +332,13 @@ class Mirror:
             async with limit:
                 try:
                     await self._attach(place)
+                    self.unattached.pop(place, None)
                 except LinkStateLost:
                     raise
                 except PenstockError as error:
                     log.warning("partition not attached", partition=str(place), error=str(error))
+                    if place not in self.partitions:
+                        self.unattached[place] = error.message
 
         await asyncio.gather(*(attach(place) for place in places))
 
@@ -366,6 +410,12 @@ class Mirror:
         described = results_or_raise(await topics.describe(self.client, [place.topic]))[place.topic]
         if described.id == NO_ID or str(described.id) != self.topic_ids[place.topic]:
             raise SourceUnusable(reason="the topic was deleted and created again, or may have been")
+        state = self.shadow.image.partitions[
+            PartitionId(self.shadow.image.topics[place.topic], place.partition)
+        ]
+        replica = next(one for one in state.isr if not is_shadow(one))
+        if (offset := await unrecorded_at(self.brokers, replica, place, lineage, (agreed, end))) is not None:
+            raise SourceUnusable(reason=f"the lineage of the mirror from offset {offset} on is missing")
         log.warning("mirror truncated", link=self.link, partition=str(place), before=end, end=agreed)
         lineage = lineage.truncated(agreed)
         await self.write_lineage(place, lineage)
@@ -384,9 +434,19 @@ class Mirror:
             if place not in fetched:
                 self._leaders.pop(place, None)
                 return ()
-            return [one.batch for one in checked(fetched[place].data, offset, -1)]
+            return self._as_mirrored(place, checked(fetched[place].data, offset, -1))
 
         return older
+
+    def _as_mirrored(self, place: TopicPartition, fetched: Sequence[SourceBatch]) -> list[RawBatch]:
+        """Batches below the window. Of another epoch than recorded, they are not what other replicas have."""
+        one = self.partitions[place]
+        for other in fetched:
+            offset = max(other.batch.base_offset, one.led.start)
+            recorded = one.lineage.source_epoch_at(offset + 1)
+            if other.batch.last_offset < one.led.window.covers_from and other.epoch != recorded >= 0:
+                raise SourceDiverged(partition=place, end=one.led.end)
+        return [other.batch for other in fetched]
 
     def _assignment(self, count: int) -> dict[int, tuple[int, ...]]:
         racks = {broker: one.rack for broker, one in self.shadow.image.brokers.items() if not one.fenced}

@@ -22,12 +22,13 @@ from penstock.model.errors.link import SourceUnusable
 from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.shadow_ids import is_shadow
 from penstock.shadow.responses import Timestamp
+from penstock.wire.records import batches
 
 if TYPE_CHECKING:
     from penstock.kafka.admin.partitions import TopicPartition
     from penstock.kafka.client import Client
+    from penstock.kafka.metadata_image import PartitionId
     from penstock.shadow.broker import ShadowBroker
-    from penstock.shadow.metadata_image import PartitionId
     from penstock.shadow.partition import LedPartition
 
 POLL_SECONDS: Final = 0.05
@@ -50,11 +51,14 @@ class MirrorPartition:
         return None if self.source_end < 0 else max(0, self.source_end - self.led.high_watermark)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether the shadow leads it and knows its high watermark."""
+        return self.led.leadership is not None and self.led.view().ready
+
+    @property
     def is_due(self) -> bool:
         """Whether records may be fetched for it now."""
-        led = self.led
-        ready = led.leadership is not None and led.view().ready and not led.truncating
-        return not self.failed and ready and led.has_room
+        return not self.failed and self.is_ready and not self.led.truncating and self.led.has_room
 
 
 async def replica_range(shadow: ShadowBroker, place: TopicPartition, key: PartitionId) -> tuple[int, int]:
@@ -93,6 +97,31 @@ async def diverged_at(client: Client, place: TopicPartition, lineage: Lineage, e
             raise SourceUnusable(reason=f"no record below the mirror's end {end} is on the source any more")
         agreed, certain = agreed_end(lineage, agreed, epoch, await source.epoch_end(client, place, epoch))
     return agreed
+
+
+async def unrecorded_at(
+    brokers: Client, replica: int, place: TopicPartition, lineage: Lineage, offsets: tuple[int, int]
+) -> int | None:
+    """The first offset of a replica, up to its high watermark, whose leader epoch the lineage does not have.
+
+    Then the lineage is older than the mirror, since records of `_penstock.links` were lost: it would have
+    records truncated that the source has."""
+    start, end = offsets
+    history = lineage.destination_history(end)
+    position = start
+    while position < end:
+        fetched = (await source.fetch(brokers, replica, {place: position}, wait_ms=0, lane="lineage")).get(
+            place
+        )
+        stored = [one for one in batches(fetched.data) if one.last_offset >= position] if fetched else []
+        for batch in stored:
+            offset = max(batch.base_offset, start)
+            if offset < end and history.at(offset) != batch.leader_epoch:
+                return offset
+            position = batch.last_offset + 1
+        if not stored:
+            return None
+    return None
 
 
 async def new_epoch_for(shadow: ShadowBroker, place: TopicPartition, key: PartitionId, epoch: int) -> None:

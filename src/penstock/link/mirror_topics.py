@@ -90,18 +90,12 @@ async def source_configs(client: Client, name: str) -> dict[str, str | None]:
 
 async def create_mirror(
     client: Client, name: str, replicas: Mapping[int, Sequence[int]], values: Mapping[str, str | None]
-) -> topics.Topic:
+) -> None:
     """Create the topic, or take the one that an earlier attempt has created."""
     shadow = next(iter(replicas.values()))[0]
     existing = (await topics.describe(client, [name]))[name]
     if isinstance(existing, PenstockError):
         new = topics.NewTopic(name, replicas=replicas, configs=values)
         results_or_raise(await topics.create(client, [new]))
-        return await _described(client, name)
-    if any(shadow not in partition.replicas for partition in existing.partitions):
+    elif any(shadow not in partition.replicas for partition in existing.partitions):
         raise MirrorTopicTaken(topic=name)
-    return existing
-
-
-async def _described(client: Client, name: str) -> topics.Topic:
-    return results_or_raise(await topics.describe(client, [name]))[name]

@@ -19,18 +19,27 @@ from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.routing import NodeWithId
 from penstock.link import mirror_topics, source
 from penstock.model.errors import PenstockError
-from penstock.model.errors.link import LeadersMissing, LinkNotDrained, MirrorNotReleased, SourceNotFenced
+from penstock.model.errors.link import (
+    GroupsNotCopied,
+    LeadersMissing,
+    LinkNotDrained,
+    MirrorNotReleased,
+    SourceNotFenced,
+)
 from penstock.model.shadow_ids import is_shadow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from penstock.kafka.client import Client
     from penstock.link.mirror import Mirror
+    from penstock.link.mirror_partition import MirrorPartition
 
 DRAIN_SECONDS_MAX: Final = 120.0
 DRAINED_LOOKS: Final = 2  # in a row, so that requests accepted before the ACL have been appended
 FENCE_SECONDS_MAX: Final = 30.0
+GROUPS_SECONDS_MAX: Final = 30.0
+LAST_GROUPS_SECONDS_MAX: Final = 3.0  # before a failover, from a source that may be dying
 CATCH_UP_SECONDS_MAX: Final = 10.0  # before a failover, for followers to get what was fetched
 LEADERS_SECONDS_MAX: Final = 120.0
 REMOVE_SECONDS_MAX: Final = 120.0
@@ -55,23 +64,45 @@ async def fence_source(client: Client, names: Sequence[str]) -> None:
         raise SourceNotFenced(reason=error.message) from error
 
 
-async def drain(mirror: Mirror) -> None:
-    """Wait until every record of the source is on every in-sync replica here, and producer ids are free."""
+async def drain(mirror: Mirror, names: Sequence[str]) -> None:
+    """Wait until every record of these topics is on every in-sync replica here, and producer ids are free.
+
+    The source lists their partitions: those of this process may not be all, right after it was started.
+    The source is closed again at each look, in case a process that was suspended has opened it."""
     deadline = time.monotonic() + DRAIN_SECONDS_MAX
     looks = 0
     while looks < DRAINED_LOOKS:
-        ends = await source.log_ends(mirror.client, list(mirror.partitions))
-        behind = sum(
-            bool(one.failed) or end is None or one.led.high_watermark < end
-            for one, end in ((mirror.partitions[place], end) for place, end in ends.items())
-        )
+        described = results_or_raise(await topics.describe(mirror.client, names))
+        places = [
+            TopicPartition(topic.name, p.index) for topic in described.values() for p in topic.partitions
+        ]
+        ends = await source.log_ends(mirror.client, places)
+        behind = sum(not _has(mirror.partitions.get(place), end) for place, end in ends.items())
         if not behind:
             await mirror.producer_ids.burn()
+            await fence_source(mirror.client, names)
         drained = not behind and not mirror.producer_ids.below
         looks = looks + 1 if drained else 0
         failed = any(one.failed for one in mirror.partitions.values())
         if not drained and (failed or time.monotonic() > deadline):
             raise LinkNotDrained(count=behind, seconds=DRAIN_SECONDS_MAX)
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _has(one: MirrorPartition | None, end: int | None) -> bool:
+    """Whether a partition is led, and every in-sync replica has it up to this end."""
+    if one is None or end is None or one.failed:
+        return False
+    return one.is_ready and one.led.high_watermark >= end
+
+
+async def sync_groups(sync: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+    """Copy group offsets until none is left out: that group would read records again."""
+    deadline = time.monotonic() + GROUPS_SECONDS_MAX
+    while failed := await sync():
+        if time.monotonic() > deadline:
+            group, reason = next(iter(failed.items()))
+            raise GroupsNotCopied(count=len(failed), group=group, reason=reason)
         await asyncio.sleep(LOOK_SECONDS)
 
 

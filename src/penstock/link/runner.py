@@ -7,6 +7,7 @@ nothing of the source. State that cannot be written ends the process, since anot
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,9 +23,16 @@ from penstock.link.metadata_service import MetadataService
 from penstock.link.mirror import Mirror
 from penstock.link.producer_ids import NO_PRODUCER, ProducerIds
 from penstock.link.states import STEPS, Action, State, Step, next_state, steps_left
-from penstock.link.store import LinkStore
+from penstock.link.store import LinkStore, finished
 from penstock.model.errors import PenstockError
-from penstock.model.errors.link import LinkStateLost, LinkUnknown, MirrorTopicTaken
+from penstock.model.errors.link import (
+    LinkStateConflict,
+    LinkStateLost,
+    LinkUnknown,
+    MirrorTopicTaken,
+    SourceUnusable,
+)
+from penstock.model.errors.wire import KafkaMissing
 from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import is_shadow
 from penstock.shadow.broker import ShadowBroker
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
 REQUEST_SECONDS: Final = 0.3  # between looks for the operator's requests
 HOUSEKEEPING_SECONDS: Final = 2.0  # between looks for topics, groups and lost partitions
 METADATA_ROUNDS: Final = 5  # of housekeeping, between looks at configs, ACLs and quotas
+OWNED_SECONDS_MAX: Final = 5.0  # since the last write that a successor would have fenced
 DELETED_ROUNDS: Final = 3  # of housekeeping without a topic, until it counts as deleted on the source
 STEP_POINTS: Final = {
     step: declare(f"link.promote.{step}", f"the promotion is {step}, and that is not recorded")
@@ -48,7 +57,7 @@ STEP_POINTS: Final = {
 RECORDED: Final = declare("link.promote.recorded", "a step of the promotion is recorded")
 FRESH: Final[dict[str, Any]] = {
     "state": State.CREATING, "step": None, "topics": {}, "request": 0, "error": "",
-    "producer_id": NO_PRODUCER, "problems": {},
+    "producer_id": NO_PRODUCER, "problems": {}, "source_cluster": None,
 }  # fmt: skip
 
 log = structlog.get_logger()
@@ -76,9 +85,11 @@ class LinkRunner:
         self._store = LinkStore(brokers)
         self._intents = IntentLog(brokers)
         self._writing = asyncio.Lock()
+        self._syncing_groups = asyncio.Lock()
         self._definition: dict[str, Any] = {}
         self._missing: dict[str, int] = {}  # topic of the source → rounds without it
         self._rounds = 0
+        self._owned_at = -math.inf  # monotonic; when this process last wrote as the only one
         self.status: dict[str, Any] = {}
         self.mirror: Mirror | None = None
         self.metadata: MetadataService | None = None
@@ -129,10 +140,12 @@ class LinkRunner:
             copied,
             self._write_copied,
             lambda names: self._intents.record(intents.config_change(names, f"link {self.link}")),
+            self._confirm_ownership,
         )
         tasks = [
             asyncio.create_task(self._mirroring(mirror), name="mirroring"),
             asyncio.create_task(self._housekeeping(mirror), name="housekeeping"),
+            asyncio.create_task(self._follow_groups(mirror), name="groups"),
             asyncio.create_task(self._requests(mirror), name="requests"),
         ]
         try:
@@ -157,7 +170,7 @@ class LinkRunner:
     async def _housekeeping(self, mirror: Mirror) -> None:
         duties: dict[str, Callable[[Mirror], Awaitable[None]]] = {
             "regain": Mirror.regain, "topics": self._follow_topics, "producer ids": self._burn_ids,
-            "disks": self._check_disks, "groups": self._sync_groups, "metadata": self._sync_metadata,
+            "disks": self._check_disks, "metadata": self._sync_metadata,
         }  # fmt: skip
         while True:
             problems: dict[str, str] = {}
@@ -173,6 +186,17 @@ class LinkRunner:
             full = {"disks": mirror.held} if mirror.held else {}
             await self._save(problems=problems | self.metadata.problems | full)
             self._rounds += 1
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+
+    async def _follow_groups(self, mirror: Mirror) -> None:
+        """Apart from other duties: one that waits for a broker must not make group offsets stale."""
+        while True:
+            try:
+                await self._sync_groups(mirror)
+            except LinkStateLost:
+                raise
+            except PenstockError as error:
+                log.warning("link duty failed", duty="groups", error=str(error))
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
     async def _requests(self, mirror: Mirror) -> None:
@@ -223,6 +247,8 @@ class LinkRunner:
         if self.state is not State.PROMOTING or stepping_down:
             raise error  # the next process continues it
         log.warning("promotion cancelled", error=str(error))
+        # First, so that a successor which continues the promotion closes the source again before it drains.
+        await self._save(step=None, error=error.message)
         try:
             await mirror_topics.open_(self._source, list(self.status["topics"]))
         except PenstockError as closed:
@@ -238,9 +264,11 @@ class LinkRunner:
             if step is Step.FENCED:
                 await promotion.fence_source(self._source, names)
             elif step is Step.DRAINED:
-                await promotion.drain(mirror)
-                await self._sync_groups(mirror)
+                await promotion.drain(mirror, names)
+                await promotion.sync_groups(lambda: self._sync_groups(mirror))
             elif step is Step.STEPPED_DOWN:
+                if self.state is State.FAILING_OVER:
+                    await self._sync_groups_if_reached(mirror)
                 await promotion.step_down(mirror)
             else:
                 return
@@ -263,7 +291,7 @@ class LinkRunner:
             elif step is Step.REMOVED:
                 await promotion.remove_shadow(self._brokers, names, self._shadow_settings.broker_id)
             await self._done(step)
-        await self._change(Action.FINISH)
+        await self._change(Action.FINISH, error="")
 
     async def _done(self, step: Step) -> None:
         reach(STEP_POINTS[step])
@@ -278,6 +306,7 @@ class LinkRunner:
             await self._attach_known(mirror)
             return
         listed = await topics.describe(self._source)
+        await self._check_source()
         existing = {name: one for name, one in listed.items() if not isinstance(one, PenstockError)}
         failures: list[PenstockError] = []
         for name in mirror_topics.matching(self._definition["topics"], list(existing)):
@@ -295,13 +324,25 @@ class LinkRunner:
         if failures:
             raise failures[0]
 
+    async def _check_source(self) -> None:
+        """Another cluster at the same address has none of the topics: they would count as deleted."""
+        cluster = (await self._source.cluster(refresh=True)).id
+        if self.status["source_cluster"] is None:
+            await self._save(source_cluster=cluster)
+        elif self.status["source_cluster"] != cluster:
+            reason = f"its cluster id is {cluster}, and this link mirrors {self.status['source_cluster']}"
+            raise SourceUnusable(reason=reason)
+
     async def _attach_known(self, mirror: Mirror) -> None:
-        for name in list(self.status["topics"]):
-            attached = sum(place.topic == name for place in mirror.partitions)
-            if attached < len(mirror.shadow.image.partitions_of(name)):
-                described = (await topics.describe(self._source, [name]))[name]
-                if not isinstance(described, PenstockError):
-                    await mirror.add_topic(name, described)
+        """Every recorded topic, with partitions that the source got before it was closed."""
+        if mirror.shadow.is_stepping_down or not self.status["topics"]:
+            return
+        described = await topics.describe(self._source, list(self.status["topics"]))
+        for name, topic in described.items():
+            if not isinstance(topic, PenstockError):
+                attached = sum(place.topic == name for place in mirror.partitions)
+                if attached < len(topic.partitions):
+                    await mirror.add_topic(name, topic)
 
     async def _follow_topic(self, mirror: Mirror, name: str, topic: topics.Topic) -> None:
         known = [place for place in mirror.partitions if place.topic == name]
@@ -315,6 +356,11 @@ class LinkRunner:
         """A topic that the source has no longer, for some rounds: its mirror stops, or is deleted too."""
         self._missing[name] = self._missing.get(name, 0) + 1
         if self._missing[name] < DELETED_ROUNDS:
+            return
+        by_name = (await topics.describe(self._source, [name]))[name]
+        if not isinstance(by_name, KafkaMissing):
+            if isinstance(by_name, PenstockError):
+                raise by_name  # not deleted: this user may not see it any more
             return
         mirror.fail_topic(name, "the topic was deleted on the source")
         if not self._definition.get("follow_deletes", False):
@@ -335,16 +381,35 @@ class LinkRunner:
         here = (await topics.describe(self._brokers, [name]))[name]
         if not isinstance(here, PenstockError):
             raise MirrorTopicTaken(topic=name)
-        await self._save(topics={**self.status["topics"], name: topic_id})
+        await finished(self._record_topic(name, topic_id))
+
+    async def _record_topic(self, name: str, topic_id: str) -> None:
+        """A promotion that has begun closes and drains the topics recorded before it, and no others."""
+        async with self._writing:
+            if self.state not in (State.CREATING, State.MIRRORING):
+                raise LinkStateConflict(link=self.link, state=self.state, action="add", possible="later")
+            await self._put_status(topics={**self.status["topics"], name: topic_id})
 
     async def _burn_ids(self, mirror: Mirror) -> None:
         if mirror.producer_ids.largest > self.status["producer_id"]:
             await self._save(producer_id=mirror.producer_ids.largest)
         await mirror.producer_ids.burn()
 
-    async def _sync_groups(self, mirror: Mirror) -> None:
+    async def _sync_groups(self, mirror: Mirror) -> dict[str, str]:
+        """Returns the groups that could not be copied. One at a time: an older one must not be the last."""
         assert self.metadata is not None
-        await self.metadata.sync_groups(mirror.ranges)
+        async with self._syncing_groups:
+            return await self.metadata.sync_groups(mirror.ranges)
+
+    async def _sync_groups_if_reached(self, mirror: Mirror) -> None:
+        """Before a failover, as far as the source still responds."""
+        try:
+            async with asyncio.timeout(promotion.LAST_GROUPS_SECONDS_MAX):
+                await self._sync_groups(mirror)
+        except LinkStateLost:
+            raise
+        except (PenstockError, TimeoutError) as error:
+            log.warning("latest group offsets not copied", error=str(error))
 
     async def _sync_metadata(self, mirror: Mirror) -> None:
         assert self.metadata is not None
@@ -365,13 +430,17 @@ class LinkRunner:
     async def _write_lineage(self, place: TopicPartition, lineage: Lineage) -> None:
         assert self.mirror is not None
         topic_id = str(self.mirror.shadow.image.topics.get(place.topic, ""))
-        async with self._writing:
-            key = f"lineage/{self.link}/{place.topic}/{place.partition}"
-            await self._store.put(key, {"topic_id": topic_id, **lineage.as_json()})
+        key = f"lineage/{self.link}/{place.topic}/{place.partition}"
+        await self._store.put(key, {"topic_id": topic_id, **lineage.as_json()})
 
     async def _write_copied(self, copied: dict[str, Any]) -> None:
-        async with self._writing:
-            await self._store.put(f"copied/{self.link}", copied)
+        await self._store.put(f"copied/{self.link}", copied)
+
+    async def _confirm_ownership(self) -> None:
+        """Before an effect that a Kafka cluster does not fence: this process may have been suspended, and its
+        successor may have promoted the link since. Then the write fails, and this process ends."""
+        if time.monotonic() - self._owned_at > OWNED_SECONDS_MAX:
+            await self._save()
 
     async def _change(self, action: Action, **values: Any) -> None:
         state = next_state(self.link, self.state, action)
@@ -380,11 +449,18 @@ class LinkRunner:
 
     async def _save(self, **values: Any) -> None:
         """Commit the status; it takes effect in this process only then."""
+        await finished(self._save_alone(values))
+
+    async def _save_alone(self, values: dict[str, Any]) -> None:
         async with self._writing:
-            shown = {"progress": self.mirror.progress()} if self.mirror is not None else {}
-            status = self.status | shown | {"at_ms": int(time.time() * 1000)} | values
-            await self._store.put(f"status/{self.link}", status)
-            self.status = status
+            await self._put_status(**values)
+
+    async def _put_status(self, **values: Any) -> None:
+        shown = {"progress": self.mirror.progress()} if self.mirror is not None else {}
+        status = self.status | shown | {"at_ms": int(time.time() * 1000)} | values
+        began = time.monotonic()
+        await self._store.put(f"status/{self.link}", status)
+        self.status, self._owned_at = status, began
 
     def _step(self) -> Step | None:
         return None if self.status["step"] is None else Step(self.status["step"])

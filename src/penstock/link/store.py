@@ -11,6 +11,7 @@ The process that runs a link writes with a transactional id, so a second one fen
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,8 @@ from penstock.model.errors.link import LinkRecordInvalid, LinkStateLost
 from penstock.model.key_names import LINKS_TOPIC
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from penstock.kafka.client import Client
 
 COPIES_MAX: Final = 3
@@ -37,12 +40,27 @@ PARTITION: Final = TopicPartition(LINKS_TOPIC, 0)
 Document = dict[str, Any]
 
 
+async def finished(writing: Coroutine[Any, Any, None]) -> None:
+    """Finish a write although its caller is cancelled meanwhile.
+
+    In a transaction that is left half-way, the next record would have the sequence number of the last one,
+    and a broker takes it for a repetition: it would be acknowledged and dropped."""
+    task = asyncio.create_task(writing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 class LinkStore:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._link = ""
         self._position: int | None = None
         self._producer: TransactionalProducer | None = None
+        self._committing = asyncio.Lock()
+        self._lost: str | None = None  # why nothing can be written any more
         self.documents: dict[str, Document] = {}
 
     async def create(self, *, copies: int, real_brokers: list[int]) -> None:
@@ -73,15 +91,24 @@ class LinkStore:
     async def put(self, key: str, document: Document | None) -> None:
         """Write one document, or remove it. It is committed when this returns."""
         value = None if document is None else json.dumps(document, sort_keys=True).encode()
-        if self._producer is not None:
+        if self._producer is None:
+            await append(self._client, PARTITION, [(key.encode(), value)])
+            self._apply(key.encode(), value)
+        else:
+            await finished(self._commit(self._producer, ProducerRecord(PARTITION, key.encode(), value)))
+
+    async def _commit(self, producer: TransactionalProducer, record: ProducerRecord) -> None:
+        """One at a time: a transaction has one writer."""
+        async with self._committing:
+            if self._lost is not None:
+                raise LinkStateLost(link=self._link, reason=self._lost)
             try:
-                await self._producer.commit([ProducerRecord(PARTITION, key.encode(), value)])
+                await producer.commit([record])
             except PenstockError as error:
                 # Fenced by a successor, or the outcome is unknown. To claim it again could fence a successor.
+                self._lost = error.message
                 raise LinkStateLost(link=self._link, reason=error.message) from error
-        else:
-            await append(self._client, PARTITION, [(key.encode(), value)])
-        self._apply(key.encode(), value)
+            self._apply(record.key, record.value)
 
     def named(self, kind: str) -> dict[str, Document]:
         """The documents of a kind, by the rest of their key."""

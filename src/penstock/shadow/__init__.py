@@ -16,7 +16,6 @@ Modules:
   identity        ids of the shadow, on disk
   leadership      followers' progress, high watermark and in-sync replicas of a led partition
   login           server side of SCRAM
-  metadata_image  brokers, partitions and credentials, folded from the metadata log
   partition       a led partition: its window of batches and its leadership
   registration    registration, heartbeats and the tail of the metadata log
   requests        requests of followers and clients, answered

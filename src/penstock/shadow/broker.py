@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
+from penstock.kafka.metadata_image import PartitionId
 from penstock.kafka.routing import CONTROLLER, NodeWithId
 from penstock.model.errors import PenstockError
 from penstock.model.errors.shadow import ShadowIdInvalid, ShadowShutdownStuck
@@ -18,8 +19,6 @@ from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import SHADOW_IDS, is_shadow
 from penstock.shadow.following import abandoned, regain, renew_epoch
 from penstock.shadow.identity import load_identity
-from penstock.shadow.leadership import Leadership
-from penstock.shadow.metadata_image import PartitionId
 from penstock.shadow.registration import Endpoint, Session
 from penstock.shadow.requests import Requests
 from penstock.shadow.server import Server
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.kafka.client import Client
     from penstock.kafka.connection import Connection
-    from penstock.shadow.metadata_image import MetadataImage, PartitionState
+    from penstock.kafka.metadata_image import MetadataImage, PartitionState
     from penstock.shadow.partition import LedPartition
     from penstock.wire.definitions import Versions
     from penstock.wire.frames import Request
@@ -116,7 +115,9 @@ class ShadowBroker:
         if session in done:
             unfenced.cancel()
             await self.__aexit__()
-            _raise_first(session)
+            failure = session.exception()
+            assert failure is not None
+            raise _first(failure)
         await unfenced
         return self
 
@@ -136,7 +137,7 @@ class ShadowBroker:
         """Why the shadow has ended, if it has."""
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                return error
+                return _first(error)
         return None
 
     def lead(self, partition: LedPartition) -> None:
@@ -214,7 +215,7 @@ class ShadowBroker:
         for key, partition in self.partitions.items():
             state = self.image.partitions.get(key)
             if state is None or state.leader != self.id:
-                partition.leadership = None
+                partition.end_term()
             elif partition.leadership is None or partition.leader_epoch != state.leader_epoch:
                 self._begin(partition, state)
             elif partition.leadership.update(state):
@@ -223,8 +224,7 @@ class ShadowBroker:
 
     def _begin(self, partition: LedPartition, state: PartitionState) -> None:
         log.info("partition led", partition=str(partition), epoch=state.leader_epoch, isr=state.isr)
-        partition.leadership = Leadership(state, partition.start)
-        partition.sent_watermarks.clear()
+        partition.begin_term(state)
         if (learning := self._learning.pop(partition.id, None)) is not None:
             learning.cancel()
         self._learning[partition.id] = asyncio.create_task(self._learn_ends(partition, state.leader_epoch))
@@ -326,9 +326,8 @@ class ShadowBroker:
             del self._reviving[partition.id]
 
 
-def _raise_first(task: asyncio.Task[None]) -> None:
-    error = task.exception()
+def _first(error: BaseException) -> BaseException:
+    """The error itself, of a group of tasks too."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert error is not None
-    raise error
+    return error

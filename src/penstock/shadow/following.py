@@ -18,15 +18,15 @@ from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.routing import NodeWithId
 from penstock.model.errors import PenstockError
-from penstock.model.errors.shadow import ShadowNeverInSync
+from penstock.model.errors.shadow import PartitionNotLed, ShadowNeverInSync
 from penstock.model.shadow_ids import is_shadow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.kafka.client import Client
+    from penstock.kafka.metadata_image import PartitionId, PartitionState
     from penstock.shadow.broker import ShadowBroker
-    from penstock.shadow.metadata_image import PartitionId, PartitionState
     from penstock.shadow.partition import LedPartition
 
 IN_SYNC_SECONDS_MAX: Final = 120.0
@@ -40,6 +40,8 @@ async def regain(shadow: ShadowBroker, brokers: Client, topic: str, partition: P
     deadline = time.monotonic() + IN_SYNC_SECONDS_MAX
     place = TopicPartition(topic, partition.partition)
     while time.monotonic() < deadline:
+        if shadow.is_stepping_down:
+            raise PartitionNotLed(partition=place, epoch=-1)
         state = shadow.image.partitions.get(partition)
         if state is not None and state.leader == shadow.id:
             return

@@ -1,5 +1,9 @@
 """The ids of a shadow, kept on disk: its log directory stays the same, its incarnation does not.
 
+The controller elects no broker whose log directory is not the one that its replicas were assigned to
+(KIP-858). So the id of the directory follows from the cluster and the broker: a shadow that is started on
+another host, without the file, may lead its partitions again.
+
 A shadow that restarts has lost its window of records. So it registers with a new incarnation and without a
 previous broker epoch: the controller takes that for an unclean shutdown and removes it from the in-sync
 replicas (KIP-966), until it has caught up with a real leader.
@@ -10,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 from penstock.atomic_files import write_atomically
 from penstock.model.errors.shadow import ShadowStateUnreadable
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NO_BROKER_EPOCH: Final = -1
-_FILE: Final = "shadow.json"
+_NAMESPACE: Final = UUID("6f1c7a52-0d1e-4b7e-9a55-3d0c3c1f7e10")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,10 @@ class Identity:
 
 
 def load_identity(directory: Path, broker_id: int, cluster_id: str) -> Identity:
-    """The shadow of this directory, in a new incarnation. Another broker's or cluster's is refused."""
+    """The shadow of this id, in a new incarnation. Several may share a directory, in one cluster."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / _FILE
-    directory_id = uuid4()
+    path = directory / f"shadow-{broker_id}.json"
+    directory_id = uuid5(_NAMESPACE, f"{cluster_id} {broker_id}")
     if path.exists():
         try:
             stored = json.loads(path.read_text())

@@ -2,8 +2,9 @@
 
 The shadow stores nothing, so it never counts: the high watermark is the lowest end of the real in-sync
 replicas, and stands still while there is none. A replica whose admission was requested counts already: the
-controller may have committed it, and elect it, before the shadow learns of it. The in-sync replicas never
-shrink to the shadow alone.
+controller may have committed it, and elect it, before the shadow learns of it. The shadow never removes the
+last real in-sync replica. The controller does, when all of them are fenced: then the shadow serves them with
+the high watermark that it knows, and admits those that have it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from penstock.model.shadow_ids import is_shadow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.shadow.metadata_image import PartitionState
+    from penstock.kafka.metadata_image import PartitionState
 
 LAG_SECONDS_MAX: Final = (
     30.0  # Kafka's replica.lag.time.max.ms: a slower follower leaves the in-sync replicas
@@ -32,12 +33,15 @@ class Follower:
 
 
 class Leadership:
-    """One term of leadership. It is ready once the end of every real in-sync replica is known."""
+    """One term of leadership. It is ready once the end of every real in-sync replica is known.
 
-    def __init__(self, state: PartitionState, high_watermark: int) -> None:
+    `established`: the high watermark is known. While no real replica is in sync, that is enough."""
+
+    def __init__(self, state: PartitionState, high_watermark: int, *, established: bool = False) -> None:
         self.state = state
         self.followers: dict[int, Follower] = {}
         self.high_watermark = high_watermark
+        self.established = established
         self._admitting: frozenset[int] = frozenset()
 
     @property
@@ -47,7 +51,9 @@ class Leadership:
 
     @property
     def ready(self) -> bool:
-        return bool(self.in_sync) and all(replica in self.followers for replica in self.in_sync)
+        if not self.in_sync:
+            return self.established
+        return all(replica in self.followers for replica in self.in_sync)
 
     @property
     def ends(self) -> dict[int, int]:
@@ -88,7 +94,11 @@ class Leadership:
     @property
     def truncated(self) -> bool:
         """Whether every real in-sync replica has been served, so none has records that must go."""
-        return self.ready and all(self.followers[one].broker_epoch >= 0 for one in self.in_sync)
+        return (
+            bool(self.in_sync)
+            and self.ready
+            and all(self.followers[one].broker_epoch >= 0 for one in self.in_sync)
+        )
 
     def next_isr(self, log_end: int, now: float, brokers: Mapping[int, int]) -> tuple[int, ...] | None:
         """The in-sync replicas to request, or None if they may stay.
@@ -127,8 +137,9 @@ class Leadership:
         )
 
     def _raise_watermark(self) -> bool:
-        if not self.ready:
+        if not self.in_sync or not self.ready:
             return False
+        self.established = True
         lowest = min(self.followers[replica].end for replica in (*self.in_sync, *self._admitting))
         if lowest <= self.high_watermark:
             return False

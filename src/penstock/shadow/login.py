@@ -16,7 +16,7 @@ from penstock.kafka.scram import HASHES, ITERATIONS_MIN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.shadow.metadata_image import ScramCredential
+    from penstock.kafka.metadata_image import ScramCredential
 
 MESSAGE_BYTES_MAX: Final = 4096
 _UNKNOWN_SALT_KEY: Final = b"penstock shadow"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.model.errors.shadow import PartitionNotLed
 from penstock.shadow.epoch_history import NO_EPOCHS, EpochHistory
+from penstock.shadow.leadership import Leadership
 from penstock.shadow.responses import LeaderView, Truncation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.shadow.leadership import Leadership
-    from penstock.shadow.metadata_image import PartitionId
+    from penstock.kafka.metadata_image import PartitionId, PartitionState
 
     Older = Callable[[int, int], Awaitable[Sequence["RawBatch"]]]
 
@@ -89,6 +89,7 @@ class LedPartition:
     truncating: bool = False  # followers may still have what must go; nothing is appended meanwhile
     sent_watermarks: dict[int, int] = field(default_factory=dict)  # replica → the last one sent to it
     guarded: int = 0  # responses withheld
+    known_watermark: int | None = None  # of an earlier term
 
     def __post_init__(self) -> None:
         self.window = BatchWindow(self.end)
@@ -107,6 +108,18 @@ class LedPartition:
     @property
     def has_room(self) -> bool:
         return self.window.size < WINDOW_BYTES_MAX
+
+    def begin_term(self, state: PartitionState) -> None:
+        """Lead in this epoch, from the high watermark of an earlier term if it is known."""
+        self.end_term()
+        watermark = self.start if self.known_watermark is None else max(self.start, self.known_watermark)
+        self.leadership = Leadership(state, watermark, established=self.known_watermark is not None)
+        self.sent_watermarks.clear()
+
+    def end_term(self) -> None:
+        if self.leadership is not None and self.leadership.established:
+            self.known_watermark = self.leadership.high_watermark
+        self.leadership = None
 
     def view(self) -> LeaderView:
         term = self.leadership

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from penstock.kafka import quorum
+from penstock.kafka.metadata_image import MetadataFollower
 from penstock.kafka.routing import CONTROLLER
 from penstock.model.errors import PenstockError
 from penstock.model.errors.shadow import (
@@ -26,13 +26,13 @@ from penstock.model.errors.shadow import (
 from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import METADATA_VERSION, METADATA_VERSIONS_TESTED
 from penstock.shadow.identity import NO_BROKER_EPOCH
-from penstock.shadow.metadata_image import MetadataImage
 from penstock.wire.error_codes import Code, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.kafka.client import Client
+    from penstock.kafka.metadata_image import MetadataImage
     from penstock.shadow.identity import Identity
 
 HEARTBEAT_SECONDS: Final = 0.5
@@ -70,12 +70,15 @@ class Session:
         self._identity = identity
         self._endpoint = endpoint
         self._on_change = on_change
-        self._position = 0  # of the metadata log
         self.wants_shutdown = False
-        self.image = MetadataImage()
+        self._metadata = MetadataFollower(controllers)
         self.broker_epoch = NO_BROKER_EPOCH
         self.fenced = True
         self.shut_down = asyncio.Event()
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._metadata.image
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -98,19 +101,12 @@ class Session:
     async def _tail(self) -> None:
         while True:
             try:
-                chunk = await quorum.read(
-                    self._controllers, self._position, wait_seconds=TAIL_WAIT_SECONDS, timeout=CALL_SECONDS
-                )
+                chunk = await self._metadata.read(wait_seconds=TAIL_WAIT_SECONDS, timeout=CALL_SECONDS)
             except PenstockError as error:
                 log.warning("metadata log not read", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            if chunk.is_snapshot:
-                self.image = MetadataImage()
-            for record in chunk.records:
-                self.image.apply(record.entry)
-            self._position = chunk.next_offset
-            if self._position >= chunk.high_watermark:
+            if chunk.next_offset >= chunk.high_watermark:
                 self._check_version()
             if chunk.records:
                 self._on_change()
@@ -150,7 +146,7 @@ class Session:
         body = {
             "BrokerId": self._identity.broker_id,
             "BrokerEpoch": self.broker_epoch,
-            "CurrentMetadataOffset": self._position - 1,
+            "CurrentMetadataOffset": self._metadata.position - 1,
             "WantFence": False,
             "WantShutDown": self.wants_shutdown,
             "OfflineLogDirs": [],

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
 
+from penstock.kafka.metadata_image import PartitionId
 from penstock.model.errors import PenstockError
-from penstock.shadow.metadata_image import PartitionId
 from penstock.shadow.responses import (
     Diverge,
     FollowerFetch,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from penstock.shadow.metadata_image import MetadataImage
+    from penstock.kafka.metadata_image import MetadataImage
     from penstock.shadow.partition import LedPartition
     from penstock.wire.definitions import Versions
     from penstock.wire.frames import Request

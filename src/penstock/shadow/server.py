@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from penstock.shadow.metadata_image import ScramCredential
+    from penstock.kafka.metadata_image import ScramCredential
 
     Respond = Callable[[Request], Awaitable[dict[str, Any] | None]]
 

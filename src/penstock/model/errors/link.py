@@ -110,3 +110,12 @@ class ShadowIdUsed(CallerError):
     code = "PEN-9316"
     text = "broker id {broker} is the shadow of link {link!r}"
     hint = "Leave `shadow.id` out of the settings, so that a free one is chosen."
+
+
+class GroupsNotCopied(UpstreamError):
+    code = "PEN-9317"
+    retriable = True
+    text = (
+        "offsets of {count} groups could not be copied, so they would read records again; {group}: {reason}"
+    )
+    hint = "See `problems` in `penstock link show`; delete such a group on the destination, or fail over."

@@ -8,7 +8,7 @@ from penstock.model.errors import CallerError, UpstreamError
 class ShadowStateUnreadable(CallerError):
     code = "PEN-9400"
     text = "the shadow's identity file {path} cannot be used: {reason}"
-    hint = "Give each shadow a separate directory, or delete the file while no shadow runs there."
+    hint = "Give the shadows of each cluster a separate directory, or delete the file while none runs there."
 
 
 class ShadowIdTaken(UpstreamError):

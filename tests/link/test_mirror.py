@@ -1,0 +1,271 @@
+"""Mirrored partitions while leaders move, on both sides, and while the lineage is not what it should be."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import pytest
+
+from penstock.kafka.admin import topics
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.kafka.metadata_image import PartitionId, PartitionState
+from penstock.link import mirror as mirror_module
+from penstock.link import source
+from penstock.link.group_sync import MirrorRange
+from penstock.link.lineage import Lineage
+from penstock.link.mirror import Mirror
+from penstock.link.mirror_partition import MirrorPartition, unrecorded_at
+from penstock.model.errors.link import MirrorTopicTaken, SourceDiverged, SourceUnusable
+from penstock.model.errors.shadow import PartitionNotLed
+from penstock.model.shadow_ids import SHADOW_IDS
+from penstock.shadow.epoch_history import EpochStart
+from penstock.shadow.leadership import Leadership
+from penstock.shadow.partition import LedPartition, RawBatch
+from penstock.wire.records import Record, batches, write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.kafka.client import Client
+
+SHADOW = SHADOW_IDS[0]
+PLACE = TopicPartition("orders", 0)
+KEY = PartitionId(UUID(int=9), 0)
+STATE = PartitionState((SHADOW, 1, 2), (SHADOW, 1, 2), SHADOW, 4, 0)
+NO_CLIENT = cast("Client", None)
+
+
+def batch(offset: int, epoch: int, count: int = 1) -> bytes:
+    return write([Record(offset + n, 1, None, b"v") for n in range(count)], leader_epoch=epoch)
+
+
+async def no_older(_offset: int, _bytes_max: int) -> Sequence[RawBatch]:
+    return ()
+
+
+def partition(end: int, lineage: Lineage, *, known: Sequence[int] = (1, 2)) -> MirrorPartition:
+    """Led in epoch 4; the ends of these followers are known."""
+    led = LedPartition(KEY, "orders", 0, end, no_older, epochs=lineage.destination_history(end))
+    led.leadership = Leadership(STATE, 0)
+    for replica in known:
+        led.leadership.fetched(replica, end, end, 0.0)
+    return MirrorPartition(PLACE, led, lineage)
+
+
+class Written(list[Lineage]):
+    """Lineages that a mirror has written."""
+
+    async def __call__(self, _place: TopicPartition, lineage: Lineage) -> None:
+        self.append(lineage)
+
+
+def mirror_of(one: MirrorPartition | None = None, **values: Any) -> tuple[Mirror, Written]:
+    image = SimpleNamespace(topics={"orders": KEY.topic_id}, partitions={KEY: STATE})
+    shadow = SimpleNamespace(id=SHADOW, announce=lambda: None, image=image)
+    ids, written = SimpleNamespace(saw=lambda _: None), Written()
+    given: dict[str, Any] = {"shadow": shadow, "client": None, "brokers": None} | values
+    mirror = Mirror(link="east", lineages={}, write_lineage=written, producer_ids=cast("Any", ids), **given)
+    mirror.topic_ids["orders"] = str(UUID(int=5))
+    if one is not None:
+        mirror.partitions[PLACE] = one
+    return mirror, written
+
+
+def test_groups_follow_only_where_the_high_watermark_is_known() -> None:
+    """Without one, all of a group's offsets would be clamped to the start of the log."""
+    one = partition(10, Lineage().extended(0, 3, 4))
+    mirror, _ = mirror_of(one)
+    assert mirror.ranges == {PLACE: MirrorRange(0, 10)}
+    one.led.leadership = Leadership(STATE, 0)
+    assert mirror.ranges == {}, "in a new term, before the followers' ends are known"
+    one.led.leadership = None
+    assert mirror.ranges == {}, "a real broker leads"
+
+
+async def test_a_partition_without_a_leader_on_the_source_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader_ids = [-1, -1, 7]
+
+    async def leaders(_names: list[str], *, strict: bool) -> dict[tuple[str, int], int]:
+        assert not strict
+        return {("orders", 0): leader_ids.pop(0)}
+
+    mirror, _ = mirror_of(client=SimpleNamespace(leaders=leaders))
+    await mirror._find_leaders([PLACE])
+    await mirror._find_leaders([PLACE])
+    assert leader_ids == [-1, 7], "not at once"
+    monkeypatch.setattr(mirror_module, "REST_SECONDS", 0.0)
+    while mirror._leaders[PLACE] < 0:
+        await mirror._find_leaders([PLACE])
+    await mirror._find_leaders([PLACE])
+    assert (leader_ids, mirror._leaders) == ([], {PLACE: 7})
+
+
+async def test_a_partition_is_fetched_from_one_broker_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leader moves while the old one still responds: the same records must not be appended twice."""
+    requested: list[int] = []
+    responding = asyncio.Event()
+
+    async def fetch(_client: Client, broker: int, positions: Any, **_: Any) -> dict[Any, Any]:
+        requested.append(broker)
+        await responding.wait()
+        return {place: source.Fetched(batch(10, 3, 5), 15, 0) for place in positions}
+
+    monkeypatch.setattr(source, "fetch", fetch)
+    one = partition(10, Lineage().extended(0, 3, 4))
+    mirror, _ = mirror_of(one)
+    mirror._leaders[PLACE] = 1
+    await mirror.fetch_once()
+    mirror._leaders[PLACE] = 2
+    await mirror.fetch_once()
+    assert requested == [1]
+    responding.set()
+    while one.led.end < 15:
+        await mirror.fetch_once()
+    while len(requested) < 2:
+        await mirror.fetch_once()
+    assert requested[1] == 2
+    await mirror.close()
+
+
+async def test_a_truncated_partition_does_not_delay_others_of_the_same_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is attached again, which takes as long as an election."""
+    other = TopicPartition("orders", 1)
+
+    async def fetch(_client: Client, _broker: int, positions: Any, **_: Any) -> dict[Any, Any]:
+        return {
+            place: source.Fetched(b"", -1, -1, out_of_range=True)
+            if place == PLACE
+            else source.Fetched(batch(position, 3), position + 1, 0)
+            for place, position in positions.items()
+        }
+
+    async def log_range(*_: object) -> tuple[int, int]:
+        return 0, 5
+
+    async def attach(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(source, "fetch", fetch)
+    monkeypatch.setattr(source, "log_range", log_range)
+    monkeypatch.setattr(Mirror, "_attach", attach)
+    lineage = Lineage().extended(0, 3, 4)
+    mirror, _ = mirror_of(partition(10, lineage))
+    mirror.partitions[other] = partition(10, lineage)
+    mirror.partitions[other].place = other
+    mirror._leaders |= {PLACE: 1, other: 1}
+    while mirror.partitions[other].led.end < 12:
+        await mirror.fetch_once()
+    assert list(mirror._attachments) == [PLACE]
+    await mirror.close()
+
+
+async def test_records_that_arrive_late_leave_the_lineage_of_a_later_term_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The partition was attached again, with a truncation, while the source was requested for its epochs."""
+    late, mirror, written = partition(10, Lineage().extended(0, 3, 4)), None, None
+    mirror, written = mirror_of(late)
+    now = partition(8, Lineage().extended(0, 3, 4).truncated(8))
+
+    async def epoch_end(*_: object) -> EpochStart:
+        mirror.partitions[PLACE] = now
+        late.led.leadership = None
+        return EpochStart(3, 10)
+
+    monkeypatch.setattr(source, "epoch_end", epoch_end)
+    with pytest.raises(PartitionNotLed):
+        await mirror._mirror(late, source.Fetched(batch(10, 5), 11, 0), 10)
+    assert written == []
+
+
+async def test_a_slow_replica_gets_no_records_of_another_epoch_than_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source has truncated and grown again, and the mirror has not noticed yet."""
+    epochs = [3, 3]
+
+    async def fetch(*_: Any, **__: Any) -> dict[Any, Any]:
+        data = batch(0, epochs[0], 5) + batch(5, epochs[1], 5) + batch(10, 9, 5)
+        return {PLACE: source.Fetched(data, 15, 0)}
+
+    monkeypatch.setattr(source, "fetch", fetch)
+    one = partition(10, Lineage().extended(0, 3, 4))
+    mirror, _ = mirror_of(one)
+    mirror._leaders[PLACE] = 1
+    older = mirror._older(PLACE)
+    assert [each.base_offset for each in await older(0, 100)] == [0, 5, 10]
+    epochs[1] = 6
+    with pytest.raises(SourceDiverged):
+        await older(0, 100)
+
+
+@pytest.mark.parametrize(
+    ("lineage", "unrecorded"),
+    [
+        (Lineage().extended(0, 3, 4).extended(5, 4, 6), None),
+        (Lineage().extended(0, 3, 4), 5),
+    ],
+    ids=["complete", "its last entry was lost"],
+)
+async def test_a_lineage_that_is_older_than_the_mirror_truncates_nothing(
+    lineage: Lineage, unrecorded: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`_penstock.links` lost its last records: the mirror has an epoch that the lineage does not have."""
+    stored = batch(0, 4, 5) + batch(5, 6, 5)
+
+    async def fetch(_client: Client, _broker: int, positions: Any, **_: Any) -> dict[Any, Any]:
+        rest = b"".join(bytes(one.raw) for one in batches(stored) if one.last_offset >= positions[PLACE])
+        return {PLACE: source.Fetched(rest, 10, 0)}
+
+    async def epoch_end(_client: Client, _place: TopicPartition, epoch: int) -> EpochStart:
+        return EpochStart(epoch, 5)
+
+    async def describe(*_: object) -> dict[str, Any]:
+        return {"orders": SimpleNamespace(id=UUID(int=5))}
+
+    monkeypatch.setattr(source, "fetch", fetch)
+    monkeypatch.setattr(source, "epoch_end", epoch_end)
+    monkeypatch.setattr(topics, "describe", describe)
+    assert await unrecorded_at(NO_CLIENT, 1, PLACE, lineage, (0, 10)) == unrecorded
+    mirror, written = mirror_of()
+    if unrecorded is None:
+        assert (await mirror._agreed(PLACE, lineage, 10))[1] == 5
+    else:
+        with pytest.raises(SourceUnusable, match="from offset 5 on is missing"):
+            await mirror._agreed(PLACE, lineage, 10)
+        assert written == []
+
+
+async def test_a_topic_that_took_the_name_of_a_deleted_mirror_is_left_alone() -> None:
+    others = {0: PartitionState((1, 2), (1, 2), 1, 0, 0)}
+    image = SimpleNamespace(partitions_of=lambda _: others)
+    mirror, _ = mirror_of(shadow=SimpleNamespace(id=SHADOW, image=image))
+    described = SimpleNamespace(id=UUID(int=5), partitions=(None, None))
+    with pytest.raises(MirrorTopicTaken):
+        await mirror.add_topic("orders", cast("Any", described))
+
+
+async def test_a_partition_that_cannot_be_attached_is_shown_as_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing = True
+
+    async def attach(_: Mirror, place: TopicPartition) -> None:
+        if failing:
+            raise SourceUnusable(reason="created again")
+
+    monkeypatch.setattr(Mirror, "_attach", attach)
+    mirror, _ = mirror_of()
+    await mirror._attach_all([PLACE])
+    row = mirror.progress()["orders-0"]
+    assert (row["lag"], "created again" in row["failed"]) == (None, True)
+    failing = False
+    await mirror._attach_all([PLACE])
+    assert mirror.progress() == {}

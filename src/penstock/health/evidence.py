@@ -143,7 +143,9 @@ def _evidence(broker: int, rows: dict[tuple[int, str], dict[str, list[HealthProb
         return _sample(list(rows.get((broker, role), {}).values()))
 
     session = [p for each in rows.get((broker, str(ProbeRole.SESSION)), {}).values() for p in each]
-    fenced = session[-1].error == NOT_ALIVE if session else None
+    # Probes come from several partitions, in an order that differs from reading to reading.
+    newest = max(session, key=lambda p: (p.time_ms, p.checker, p.sequence), default=None)
+    fenced = None if newest is None else newest.error == NOT_ALIVE
     alone = sample(str(ProbeRole.ALONE))
     return Evidence(
         alone,

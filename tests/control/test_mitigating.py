@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 BROKER = 2
 KEY = f"{PHYSICAL}/{BROKER}"
-REPLICAS = (2, 1, 3)
+REPLICAS: tuple[int, ...] = (2, 1, 3)
 
 
 class Killed(Exception):

@@ -70,6 +70,20 @@ def test_a_broker_is_not_slow_below_the_floor_or_where_all_are_slow() -> None:
     assert {each.state for each in verdict.brokers.values()} == {HealthState.HEALTHY}
 
 
+def test_the_follower_of_a_slow_leader_is_not_a_slow_one() -> None:
+    """Otherwise every slow broker would make two: a fault of the cluster, and nothing would be done."""
+    slow = Sample(4, 4, 400_000.0)
+    verdict = Verdict()
+    for number in range(12):
+        evidence = dict.fromkeys(ZONES, WELL) | {
+            2: replace(SLOW, followed=slow, leaders=frozenset({1})),
+            3: replace(WELL, followed=slow, leaders=frozenset({2})),
+        }
+        verdict = judge(verdict.brokers, evidence, 5.0 * number, zones=ZONES)
+    assert [(each.broker, each.state) for each in verdict.findings] == [(2, HealthState.SLOW)]
+    assert verdict.cluster == ""
+
+
 def test_recovery_takes_a_minute() -> None:
     sick = run(WELL, CUT, CUT)
     recovering = run(*[WELL] * 11, before=sick)
@@ -159,6 +173,7 @@ def test_evidence_counts_what_each_broker_led_and_followed() -> None:
     assert evidence[1].alone == Sample(1, 1, 10)
     assert evidence[1].path == Sample()
     assert evidence[1].pair == evidence[2].followed == Sample(1, 0)
+    assert evidence[2].leaders == {1}
     assert (evidence[1].fenced, evidence[2].fenced) == (True, None)
     assert not evidence[3].known
 

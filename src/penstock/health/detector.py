@@ -155,9 +155,10 @@ def _symptom(broker: int, evidence: Mapping[int, Evidence]) -> tuple[HealthState
     peers = [other for other in evidence if other != broker]
     if _overloaded(seen, [evidence[other] for other in peers]):
         return HealthState.SUSPECT, f"its load is {seen.load:.0%}, which is for the balancer to change"
-    if ratio := _slow(seen.alone, [evidence[other].alone for other in peers]):
+    if ratio := _slow_alone(broker, evidence):
         return HealthState.SLOW, f"its writes take {ratio:.0f} times as long as those of its peers"
-    if ratio := _slow(seen.followed, [evidence[other].followed for other in peers]):
+    ratio = _slow(seen.followed, [evidence[other].followed for other in peers])
+    if ratio and not any(_slow_alone(leader, evidence) for leader in seen.leaders):
         return HealthState.SLOW_FOLLOWER, f"pairs that it follows take {ratio:.0f} times as long as others"
     if any(each.sent > each.succeeded for each in through):
         return HealthState.SUSPECT, "some probes failed"
@@ -169,6 +170,12 @@ def _overloaded(own: Evidence, peers: Sequence[Evidence]) -> bool:
     if own.load is None or own.load < LOAD_HIGH or not others:
         return False
     return statistics.median(others) < LOAD_HIGH
+
+
+def _slow_alone(broker: int, evidence: Mapping[int, Evidence]) -> float:
+    if broker not in evidence:
+        return 0.0
+    return _slow(evidence[broker].alone, [each.alone for other, each in evidence.items() if other != broker])
 
 
 def _slow(own: Sample, peers: Sequence[Sample]) -> float:

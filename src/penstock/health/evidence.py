@@ -66,6 +66,7 @@ class Evidence:
     leaderless: bool = False  # the partition that only it has had no leader all the time
     load: float | None = None  # 0 to 1; None: unknown
     pressed: bool = False  # clients' requests wait at a gateway
+    leaders: frozenset[int] = frozenset()  # of the pairs that it follows
 
     @property
     def known(self) -> bool:
@@ -157,6 +158,7 @@ def _evidence(broker: int, rows: dict[tuple[int, str], dict[str, list[HealthProb
         fenced,
         sample(str(ProbeRole.DIRECTORY)),
         leaderless=not alone.sent and (broker, LEADERLESS) in rows,
+        leaders=frozenset(int(p.broker) for each in rows.get((broker, FOLLOWED), {}).values() for p in each),
     )
 
 

@@ -390,6 +390,14 @@ def test_leaders_and_starts_are_limited_by_the_second() -> None:
     assert len(second.elect) == 5
 
 
+def test_leadership_leaves_a_sick_broker_while_a_partition_is_below_its_minimum() -> None:
+    demotion = move(0, before=(0, 1), after=(1, 0))
+    cluster = Cluster.before(demotion)
+    cluster.health = Health(under_min_isr=(("theirs", 1),))
+
+    assert cluster.round(Work([demotion])).start == (demotion,)
+
+
 def test_one_call_makes_the_controller_write_a_bounded_number_of_records() -> None:
     moves = [move(n, after=(1, 0)) for n in range(100)]
     cluster = Cluster.before(*moves)

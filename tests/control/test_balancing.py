@@ -12,7 +12,7 @@ import structlog.testing
 
 from penstock.balance.executing import Health
 from penstock.balance.plan_document import PlanState
-from penstock.balance.rounds import PACE, Mode, Pace
+from penstock.balance.rounds import PACE, BalancerMode, Pace
 from penstock.control import balancing
 from penstock.control.balancing import (
     ACTOR,
@@ -45,7 +45,7 @@ START = time.time()
 DUE = START + PACE.violated_seconds
 
 
-def a_plane(mode: Mode, cluster: ClusterReading | None = None) -> InMemoryPlane:
+def a_plane(mode: BalancerMode, cluster: ClusterReading | None = None) -> InMemoryPlane:
     plane = InMemoryPlane(reading=cluster or skewed())
     plane.memory.accept(set_balance_mode(plane.registry, plane.memory.context(), PHYSICAL, mode))
     return plane
@@ -77,7 +77,7 @@ def put(plane: InMemoryPlane, plan: str, state: PlanState, *, at: float = DUE, d
 
 
 async def test_off_looks_at_nothing_and_reports_nothing() -> None:
-    plane = a_plane(Mode.OFF)
+    plane = a_plane(BalancerMode.OFF)
     plane.reading = None  # it would fail
 
     await rounds(plane, START, DUE)
@@ -87,7 +87,7 @@ async def test_off_looks_at_nothing_and_reports_nothing() -> None:
 
 
 async def test_advice_is_one_plan_that_waits() -> None:
-    plane = a_plane(Mode.ADVISE)
+    plane = a_plane(BalancerMode.ADVISE)
 
     await rounds(plane, START, START + 60)
     assert (plans(plane), detail(plane, IMBALANCED)) == ([], "")
@@ -101,7 +101,7 @@ async def test_advice_is_one_plan_that_waits() -> None:
 
 
 async def test_advice_that_no_longer_fits_is_made_again() -> None:
-    plane = a_plane(Mode.ADVISE)
+    plane = a_plane(BalancerMode.ADVISE)
     await rounds(plane, START, DUE)
     (first,) = plans(plane)
     plane.reading = reading({("orders", number): (2,) for number in range(12)})
@@ -113,7 +113,7 @@ async def test_advice_that_no_longer_fits_is_made_again() -> None:
 
 
 async def test_auto_runs_the_plan_and_reports_it() -> None:
-    plane = a_plane(Mode.AUTO)
+    plane = a_plane(BalancerMode.AUTO)
 
     await rounds(plane, START, DUE)
 
@@ -127,7 +127,7 @@ async def test_auto_runs_the_plan_and_reports_it() -> None:
 
 
 async def test_after_a_plan_loads_settle_and_what_moved_rests() -> None:
-    plane = a_plane(Mode.AUTO)
+    plane = a_plane(BalancerMode.AUTO)
     await rounds(plane, START, DUE)
     (plan,) = plans(plane)
     put(plane, plan.id, PlanState.DONE, at=DUE + 10, done=plan.moves)
@@ -142,7 +142,7 @@ async def test_after_a_plan_loads_settle_and_what_moved_rests() -> None:
 
 
 async def test_a_balanced_cluster_has_no_condition_left() -> None:
-    plane = a_plane(Mode.ADVISE)
+    plane = a_plane(BalancerMode.ADVISE)
     await rounds(plane, START, DUE)
     assert detail(plane, IMBALANCED)
     plane.reading = reading({("orders", number): (1 + number % 6,) for number in range(12)})
@@ -161,28 +161,32 @@ async def blocked_by(plane: InMemoryPlane) -> str:
 
 async def test_nothing_moves_while_a_broker_is_dead() -> None:
     known = skewed()
-    plane = a_plane(Mode.AUTO, replace(known, seen=replace(known.seen, alive=frozenset({1, 2, 3, 4, 6}))))
+    plane = a_plane(
+        BalancerMode.AUTO, replace(known, seen=replace(known.seen, alive=frozenset({1, 2, 3, 4, 6})))
+    )
     assert await blocked_by(plane) == "broker 5 is not alive"
 
 
 async def test_nothing_moves_while_a_broker_load_is_unknown() -> None:
-    plane = a_plane(Mode.AUTO)
+    plane = a_plane(BalancerMode.AUTO)
     plane.broker_loads = {PHYSICAL: loads(b4=None)}
     assert await blocked_by(plane) == "no load of broker 4"
 
 
 async def test_nothing_moves_while_a_partition_is_below_its_minimum_of_in_sync_replicas() -> None:
-    plane = a_plane(Mode.AUTO)
+    plane = a_plane(BalancerMode.AUTO)
     plane.move_health = Health(under_min_isr=(("orders", 3),))
     assert await blocked_by(plane) == "orders-3 below the minimum of in-sync replicas"
 
 
 async def test_nothing_moves_during_reassignments_and_moves_of_tenants() -> None:
     known = skewed()
-    plane = a_plane(Mode.AUTO, replace(known, seen=replace(known.seen, under_way=frozenset({("orders", 1)}))))
+    plane = a_plane(
+        BalancerMode.AUTO, replace(known, seen=replace(known.seen, under_way=frozenset({("orders", 1)})))
+    )
     assert await blocked_by(plane) == "reassignment of orders-1"
 
-    plane = a_plane(Mode.AUTO)
+    plane = a_plane(BalancerMode.AUTO)
     tenant = plane.memory.cluster("shop")
     moving = replace(tenant, version=tenant.version + 1, state=ClusterState.MOVING, moving_from="cell-2")
     plane.registry.accept([Put(moving)])
@@ -191,12 +195,12 @@ async def test_nothing_moves_during_reassignments_and_moves_of_tenants() -> None
 
 async def test_where_no_move_helps_the_cluster_is_blocked() -> None:
     known = skewed()
-    plane = a_plane(Mode.AUTO, replace(known, disks={1: known.disks[1]}))
+    plane = a_plane(BalancerMode.AUTO, replace(known, disks={1: known.disks[1]}))
     assert (await blocked_by(plane)).startswith("no move would help")
 
 
 async def test_a_round_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    plane = a_plane(Mode.ADVISE)
+    plane = a_plane(BalancerMode.ADVISE)
     known, plane.reading = plane.reading, None  # not reached
     monkeypatch.setattr(balancing, "ROUND_SECONDS", 0.001)
 
@@ -223,7 +227,7 @@ async def test_a_round_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_recent_plans_leave_out_those_that_never_ran() -> None:
-    plane = a_plane(Mode.ADVISE)
+    plane = a_plane(BalancerMode.ADVISE)
     await rounds(plane, START, DUE)
     (plan,) = plans(plane)
     assert recent_plans(plane.plans.documents, PHYSICAL, DUE) == ()
@@ -237,7 +241,7 @@ async def test_recent_plans_leave_out_those_that_never_ran() -> None:
 
 
 async def test_only_progress_since_the_start_is_counted_and_never_twice() -> None:
-    plane = a_plane(Mode.ADVISE)
+    plane = a_plane(BalancerMode.ADVISE)
     await rounds(plane, START, DUE)
     (plan,) = plans(plane)
     counts = BalanceCounts()
@@ -252,8 +256,8 @@ async def test_only_progress_since_the_start_is_counted_and_never_twice() -> Non
     assert counts.moves[PHYSICAL] == 3
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_the_mode_is_set_through_the_api(api: Api, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", BalancerMode)
+def test_the_mode_is_set_through_the_api(api: Api, mode: BalancerMode) -> None:
     response = api("PUT", f"/physical-clusters/{PHYSICAL}/balance", {"mode": str(mode)})
 
     assert response.status_code == 200, response.text
@@ -273,7 +277,9 @@ def test_an_unknown_mode_or_cluster_and_a_viewer_are_refused(api: Api) -> None:
 async def test_metrics_show_plans_and_what_blocks(api: Api) -> None:
     plane = api.plane
     plane.reading = skewed()
-    plane.memory.accept(set_balance_mode(plane.registry, plane.memory.context(), PHYSICAL, Mode.ADVISE))
+    plane.memory.accept(
+        set_balance_mode(plane.registry, plane.memory.context(), PHYSICAL, BalancerMode.ADVISE)
+    )
     await rounds(plane, START, DUE)
 
     page = api.client.get("/metrics").text
@@ -289,12 +295,14 @@ async def test_metrics_show_plans_and_what_blocks(api: Api) -> None:
 async def test_a_running_control_plane_looks_at_its_clusters_and_plans(harness: PlaneHarness) -> None:
     plane = harness.plane
     physical = next(plane.registry.all(PhysicalCluster))
-    await harness.decide(lambda r, c: set_balance_mode(r, c, physical.id, Mode.ADVISE), PhysicalCluster)
+    await harness.decide(
+        lambda r, c: set_balance_mode(r, c, physical.id, BalancerMode.ADVISE), PhysicalCluster
+    )
 
     await plane.balancing.run_round(physical.id, time.time())
     proposed = await plane.plan_maker.propose(PlanRequest(physical.id), "test")
 
     assert plane.plans.need(proposed.id).header.state is PlanState.PROPOSED
     assert {"disk", "replicas"} <= set(proposed.header.goals_run)
-    assert mode_of(plane.registry.need(PhysicalCluster, physical.id)) is Mode.ADVISE
-    await harness.decide(lambda r, c: set_balance_mode(r, c, physical.id, Mode.OFF), PhysicalCluster)
+    assert mode_of(plane.registry.need(PhysicalCluster, physical.id)) is BalancerMode.ADVISE
+    await harness.decide(lambda r, c: set_balance_mode(r, c, physical.id, BalancerMode.OFF), PhysicalCluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from penstock.control import health_settings, mitigations
 from penstock.control.health_service import TICK_MS, ClusterHealth, HealthService
 from penstock.control.mitigating import Mitigating
+from penstock.control.registry import Drop, Put
 from penstock.health.detector import HealthState
-from penstock.health.mitigation import Abilities, Mode
+from penstock.health.mitigation import Abilities, HealthMode
 from penstock.health.slo import Ledger
 from penstock.model.entities import BrokerStatus, Incident, Intervention, Mitigation, PhysicalCluster
 from penstock.model.errors.health import CheckerRefused, NotRestartable, ProbeTopicsMissing
@@ -21,7 +23,7 @@ from tests.control.in_memory_control import PHYSICAL
 from tests.control.in_memory_plane import InMemoryPlane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 START = 1_000_000 * TICK_MS  # a tick begins
 GOOD = frozenset(ProbeRole) - {ProbeRole.WAITING, ProbeRole.SELF, ProbeRole.CONNECT}
@@ -31,30 +33,38 @@ class Recorded(Mitigating):
     """Carries out nothing, and remembers that it should."""
 
     rounds = 0
+    held: tuple[int, ...] = ()
+    stopped = 0
 
     def abilities(self, cluster: str) -> Abilities:
         del cluster
         return Abilities(excludes=True, restarts=True)
 
-    def carry_out(self, cluster: str) -> None:
+    def carry_out(self, cluster: str, held: Collection[int] = ()) -> None:
         del cluster
         self.rounds += 1
+        self.held = tuple(held)
+
+    def stop(self, cluster: str) -> None:
+        del cluster
+        self.stopped += 1
 
 
 class Fixture:
-    def __init__(self, mode: Mode = Mode.AUTO, brokers: int | None = None) -> None:
+    def __init__(self, mode: HealthMode = HealthMode.AUTO, brokers: int | None = None) -> None:
         self.plane = InMemoryPlane()
         context = self.plane.memory.context()
         self.plane.memory.accept(
             health_settings.set_health(self.plane.registry, context, PHYSICAL, mode=mode)
         )
         self.notices: list[str] = []
+        self.active = True
         self.mitigating = Recorded(self.plane, cast("Any", None), cast("Any", None))
         self.service = HealthService(
             self.plane,
             cast("Any", None),
             self.mitigating,
-            lambda: True,
+            lambda: self.active,
             lambda _, text: self.notices.append(text),
         )
         self.health = self.service.known[PHYSICAL] = ClusterHealth(Ledger(0.999))
@@ -70,13 +80,24 @@ class Fixture:
         for _ in range(count):
             self.health.add(self.probes(works, **values), self.tick * TICK_MS)
             self.tick += 1
+            self.plane.memory.now_ms = self.tick * TICK_MS + 2_600
             await self.service.run_round(PHYSICAL, (self.tick * TICK_MS + 2_600) / 1000)
 
-    def probes(self, works: Callable[[int, ProbeRole], bool], *, late_ms: int = 0) -> list[HealthProbe]:
+    def probes(
+        self,
+        works: Callable[[int, ProbeRole], bool],
+        *,
+        late_ms: int = 0,
+        moved: tuple[int, ...] = (),
+    ) -> list[HealthProbe]:
+        """`moved` are brokers whose client partitions are led by another one."""
         made = [self.probe(-1, ProbeRole.SELF, 0, works=True, latency_us=late_ms * 1000)]
         for broker in self.zones:
             for role in GOOD:
-                made += [self.probe(broker, role, n, works=works(broker, role)) for n in range(3)]
+                leader = 1 if role is ProbeRole.PATH and broker in moved else broker
+                sent = [self.probe(broker, role, n, works=works(leader, role)) for n in range(3)]
+                pinned = sent[0].leader is not None
+                made += [replace(each, leader=leader) if pinned else each for each in sent]
         return made
 
     def probe(
@@ -90,6 +111,24 @@ class Fixture:
             error=None if works else "TIMED_OUT", role=role, leader=broker if pinned else None,
         )  # fmt: skip
 
+    async def silent(self, count: int) -> None:
+        """So many ticks without any probe."""
+        for _ in range(count):
+            self.tick += 1
+            await self.service.run_round(PHYSICAL, (self.tick * TICK_MS + 2_600) / 1000)
+
+    def mitigation(self, broker: int = 2) -> Mitigation:
+        return self.plane.registry.need(Mitigation, f"{PHYSICAL}/{broker}")
+
+    def end_step(self) -> None:
+        mine = self.mitigation()
+        context = replace(self.plane.memory.context(), actor=mitigations.ACTOR)
+        self.plane.memory.accept(mitigations.end_step(self.plane.registry, context, mine.id, mine.step_ms))
+
+    def end_release(self) -> None:
+        context = replace(self.plane.memory.context(), actor=mitigations.ACTOR)
+        self.plane.memory.accept(mitigations.end_release(self.plane.registry, context, f"{PHYSICAL}/2"))
+
     def state(self, broker: int) -> HealthState:
         return self.health.verdict.brokers[broker].state
 
@@ -97,6 +136,11 @@ class Fixture:
 def cut(broker: int) -> Callable[[int, ProbeRole], bool]:
     inside = (ProbeRole.INNER, ProbeRole.SESSION, ProbeRole.DIRECTORY)
     return lambda b, role: b != broker or role in inside
+
+
+def stuck(broker: int) -> Callable[[int, ProbeRole], bool]:
+    writes = (ProbeRole.ALONE, ProbeRole.PATH, ProbeRole.PAIR, ProbeRole.DIRECTORY)
+    return lambda b, role: b != broker or role not in writes
 
 
 async def test_a_broker_that_is_cut_off_is_demoted_at_once_and_released_when_it_is_healthy() -> None:
@@ -125,17 +169,17 @@ async def test_a_broker_that_is_cut_off_is_demoted_at_once_and_released_when_it_
 
 
 async def test_the_same_probes_lead_to_the_same_states_after_a_restart() -> None:
-    one = Fixture(Mode.OFF)
+    one = Fixture(HealthMode.OFF)
     await one.run(3)
     await one.run(3, cut(2))
-    other = Fixture(Mode.OFF)
+    other = Fixture(HealthMode.OFF)
     other.health.add([p for each in one.health.ticks.values() for p in each], one.tick * TICK_MS)
     await other.service.run_round(PHYSICAL, (one.tick * TICK_MS + 2_600) / 1000)
     assert other.health.verdict == one.health.verdict
 
 
 async def test_advice_is_an_incident_and_no_action() -> None:
-    one = Fixture(Mode.ADVISE)
+    one = Fixture(HealthMode.ADVISE)
     await one.run(2)
     await one.run(3, cut(2))
     assert one.plane.registry.count(Mitigation) == 0
@@ -147,15 +191,163 @@ async def test_advice_is_an_incident_and_no_action() -> None:
     assert incident.resolved_ms is not None
 
 
-@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.ADVISE])
-async def test_a_checker_that_stalls_or_falls_silent_causes_no_action(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [HealthMode.AUTO, HealthMode.ADVISE])
+async def test_a_checker_that_stalls_or_falls_silent_causes_no_action(mode: HealthMode) -> None:
     one = Fixture(mode)
     await one.run(2)
     await one.run(6, lambda b, r: False, late_ms=4_000)
-    for _ in range(4):
-        one.tick += 1
-        await one.service.run_round(PHYSICAL, (one.tick * TICK_MS + 2_600) / 1000)
+    assert one.state(2) is HealthState.UNKNOWN
+    await one.silent(4)
+    assert one.state(2) is HealthState.UNKNOWN
     assert one.plane.registry.count(Incident) == 0
+
+
+async def test_from_the_first_symptom_to_the_end_of_the_release_and_again() -> None:
+    one = Fixture()
+    await one.run(2)
+    for spell in (1, 2):
+        await one.run(2, cut(2))
+        one.end_step()
+        await one.run(12)
+        assert one.mitigation().releasing
+        one.end_release()
+        (*_, incident) = one.plane.registry.all(Incident)
+        assert (one.plane.registry.count(Incident), incident.resolved_ms is not None) == (spell, True)
+        assert one.plane.registry.get(Intervention, PHYSICAL) is None
+        assert BrokerId(2) not in one.plane.registry.broker_states(PHYSICAL)
+
+
+async def test_a_flapping_broker_stays_out_until_its_spells_are_an_hour_old() -> None:
+    one = Fixture()
+    await one.run(2)
+    for _ in range(2):
+        await one.run(2, cut(2))
+        one.end_step()
+        await one.run(12)
+        one.end_release()
+    await one.run(2, cut(2))
+    one.end_step()
+    await one.run(12)
+    assert (one.state(2), one.mitigation().releasing) == (HealthState.HEALTHY, False)
+    assert one.health.blocked == {2: "it became sick 3 times within an hour"}
+    one.tick += 3600 * 1000 // TICK_MS
+    await one.run(1)
+    assert one.mitigation().releasing
+
+
+async def test_a_broker_that_dies_during_its_release_is_mitigated_again() -> None:
+    one = Fixture()
+    await one.run(2)
+    await one.run(2, cut(2))
+    one.end_step()
+    await one.run(12)
+    assert one.mitigation().releasing
+
+    await one.run(2, lambda b, role: b != 2)
+
+    assert (one.state(2), one.mitigation().releasing) == (HealthState.DOWN, False)
+    assert one.mitigation().steps == ("demote",)
+
+
+async def test_the_checker_dies_while_a_broker_is_mitigated_and_nothing_follows() -> None:
+    one = Fixture()
+    await one.run(2)
+    await one.run(2, stuck(2))
+    one.end_step()
+    await one.silent(60)
+    assert (one.state(2), one.mitigation().steps) == (HealthState.STORAGE_STUCK, ("demote",))
+    await one.run(1, stuck(2))
+    assert one.mitigation().steps == ("demote", "hold")
+
+
+async def test_a_moment_in_which_clients_suffer_does_not_undo_what_helps() -> None:
+    one = Fixture()
+    await one.run(2)
+    await one.run(2, cut(2))
+    one.end_step()
+    await one.run(24, cut(2), moved=(2,))
+    none = lambda b, role: role is not ProbeRole.PATH and cut(2)(b, role)  # noqa: E731
+    await one.run(3, none, moved=(2,))
+    assert (one.mitigation().steps, one.mitigation().releasing) == (("demote",), False)
+    await one.run(12, none, moved=(2,))
+    assert one.mitigation().gave_up
+
+
+async def test_a_second_sick_broker_in_another_zone_is_left_alone() -> None:
+    one = Fixture()
+    await one.run(2)
+    await one.run(2, cut(2))
+    one.end_step()
+    both = lambda b, role: cut(2)(b, role) and cut(3)(b, role)  # noqa: E731
+    await one.run(30, both)
+    assert one.plane.registry.count(Mitigation) == 1
+    assert not one.mitigation().releasing
+    assert "whole cluster" in one.health.blocked[3]
+
+
+async def test_when_the_first_recovers_the_second_waits_for_its_release() -> None:
+    one = Fixture()
+    await one.run(2)
+    await one.run(2, cut(2))
+    one.end_step()
+    await one.run(11)
+    await one.run(3, cut(3))
+    assert one.mitigation().releasing
+    assert one.plane.registry.count(Mitigation) == 1
+    one.end_release()
+    await one.run(1, cut(3))
+    assert one.mitigation(3).steps == ("demote",)
+
+
+async def test_a_broker_that_was_removed_is_let_go_and_its_incident_ends() -> None:
+    one = Fixture()
+    await one.run(2)
+    await one.run(2, cut(2))
+    registry = one.plane.registry
+    physical = registry.need(PhysicalCluster, PHYSICAL)
+    smaller = physical.changed(1, brokers=tuple(b for b in physical.brokers if b.id != 2))
+    registry.accept([Put(smaller), Drop(registry.broker_states(PHYSICAL)[BrokerId(2)])])
+    del one.zones[2]
+    await one.run(1)
+    assert one.mitigation().releasing
+    one.end_release()
+    (incident,) = registry.all(Incident)
+    assert (registry.count(Mitigation), incident.resolved_ms is not None) == (0, True)
+
+
+async def test_what_was_begun_ends_in_mode_off_too_but_not_for_a_held_broker() -> None:
+    one = Fixture()
+    await one.run(2)
+    await one.run(2, cut(2))
+    one.end_step()
+    given = one.plane.registry, one.plane.memory.context(), PHYSICAL
+    one.plane.memory.accept(health_settings.set_health(*given, mode=HealthMode.OFF))
+    one.plane.memory.accept(health_settings.hold(*given, 2, 120.0, "its disk"))
+    await one.run(13)
+    assert (one.mitigation().releasing, one.mitigating.held) == (False, (2,))
+    await one.run(15)
+    assert (one.mitigation().releasing, one.mitigating.held) == (True, ())
+
+
+async def test_a_clock_that_is_set_back_stops_no_judgement() -> None:
+    one = Fixture()
+    await one.run(3)
+    one.tick -= 3600 * 1000 // TICK_MS
+    await one.run(1)
+    await one.run(2, cut(2))
+    assert one.state(2) is HealthState.CUT_OFF
+    one.tick += 2 * 3600 * 1000 // TICK_MS
+    await one.run(1)
+    assert one.state(1) is HealthState.HEALTHY
+
+
+async def test_a_control_plane_that_is_not_active_any_more_ends_its_effects() -> None:
+    one = Fixture()
+    await one.run(2)
+    one.active = False
+    await one.run(2, cut(2))
+    assert (one.mitigating.rounds, one.mitigating.stopped) == (2, 2)
+    assert one.plane.registry.count(Mitigation) == 0
 
 
 async def test_a_fault_everywhere_is_the_clusters_and_causes_no_action() -> None:
@@ -169,7 +361,7 @@ async def test_a_fault_everywhere_is_the_clusters_and_causes_no_action() -> None
 
 
 async def test_off_judges_and_does_nothing() -> None:
-    one = Fixture(Mode.OFF)
+    one = Fixture(HealthMode.OFF)
     await one.run(2)
     await one.run(3, cut(2))
     assert one.state(2) is HealthState.CUT_OFF

@@ -9,10 +9,12 @@ import pytest
 
 from penstock.balance.executing import Observation, PartitionState
 from penstock.control import health_settings, incidents, mitigations
+from penstock.control.broker_states import set_status
 from penstock.control.interventions import open_intervention
-from penstock.control.mitigating import demotion, in_sync
+from penstock.control.mitigating import demotion, in_sync, restarts
+from penstock.control.registry import Drop, Put
 from penstock.health.detector import Finding, HealthState
-from penstock.health.mitigation import Mode, Step, Take
+from penstock.health.mitigation import LATE_SECONDS, HealthMode, Step, Take
 from penstock.model.entities import (
     Actor,
     BrokerHold,
@@ -116,6 +118,88 @@ def test_what_did_not_help_is_undone_and_remembered() -> None:
     assert plane.registry.need(Incident, mine.incident).state is IncidentState.OPEN
 
 
+def test_a_broker_that_becomes_sick_during_its_release_starts_over_and_the_old_release_ends_nothing() -> None:
+    plane = InMemoryPlane()
+    begin(plane, Step.EXCLUDE)
+    plane.memory.accept(mitigations.end_step(plane.registry, context(plane), KEY, 1_000_000))
+    plane.memory.accept(mitigations.begin_release(plane.registry, context(plane), KEY))
+    begin(plane, Step.DEMOTE, now_ms=1_060_000)
+
+    mine = plane.registry.need(Mitigation, KEY)
+    assert (mine.steps, mine.releasing, mine.done) == (("exclude", "demote"), False, False)
+    assert mitigations.end_release(plane.registry, context(plane), KEY).changes == ()
+    plane.memory.accept(mitigations.begin_release(plane.registry, context(plane, 1_400_000), KEY))
+    assert mitigations.end_step(plane.registry, context(plane), KEY, mine.step_ms).changes == ()
+
+
+def test_the_mitigation_of_a_broker_that_left_the_cluster_ends() -> None:
+    """Otherwise its intervention would block rolls, and health in other zones, without end."""
+    plane = InMemoryPlane()
+    begin(plane, Step.DEMOTE)
+    physical = plane.registry.need(PhysicalCluster, PHYSICAL)
+    state = plane.registry.broker_states(PHYSICAL)[BrokerId(2)]
+    smaller = physical.changed(2, brokers=tuple(each for each in physical.brokers if each.id != 2))
+    plane.registry.accept([Put(smaller), Drop(state)])
+
+    plane.memory.accept(mitigations.begin_release(plane.registry, context(plane), KEY, "it has left"))
+    plane.memory.accept(mitigations.end_release(plane.registry, context(plane), KEY))
+
+    assert (plane.registry.count(Mitigation), plane.registry.get(Intervention, PHYSICAL)) == (0, None)
+    (incident,) = plane.registry.all(Incident)
+    assert incident.state is IncidentState.RESOLVED
+
+
+def test_a_step_after_an_operator_resolved_the_incident_is_noted_in_the_new_one() -> None:
+    plane = InMemoryPlane()
+    begin(plane, Step.EXCLUDE)
+    first = plane.registry.need(Mitigation, KEY).incident
+    plane.memory.accept(
+        incidents.change_incident(plane.registry, context(plane), first, IncidentState.RESOLVED, "")
+    )
+    begin(plane, Step.RESTART, now_ms=1_060_000)
+    mine = plane.registry.need(Mitigation, KEY)
+    assert mine.incident != first
+    plane.memory.accept(mitigations.end_step(plane.registry, context(plane), KEY, mine.step_ms))
+    entries = plane.registry.need(Incident, mine.incident).entries
+    assert [each.what for each in entries] == ["finding", "restart", "done"]
+
+
+def test_a_broker_that_an_operator_has_demoted_too_does_not_lead_after_the_release() -> None:
+    plane = InMemoryPlane()
+    begin(plane, Step.DEMOTE)
+    mine = plane.registry.need(Mitigation, KEY)
+    assert mitigations.others_let_lead(plane.registry, mine)
+    operator = replace(context(plane), actor="operator/root")
+    demoted = BrokerStatus.DEMOTED
+    plane.memory.accept(set_status(plane.registry, operator, PHYSICAL, 2, demoted, "its disk"))
+    assert not mitigations.others_let_lead(plane.registry, mine)
+
+
+def test_only_a_restart_on_purpose_excuses_a_broker_and_not_for_ever() -> None:
+    late_ms = int(LATE_SECONDS * 1000)
+    mine = Mitigation(
+        id=KEY, cluster=PhysicalClusterId(PHYSICAL), broker=BrokerId(2), state="slow",
+        steps=("exclude", "restart"), changed_ms=1_000,
+    )  # fmt: skip
+    assert restarts(mine, 1_000 + 2 * late_ms)
+    assert not restarts(replace(mine, done=True), 2_000)
+    assert not restarts(replace(mine, failed="unsafe"), 2_000)
+    releasing = replace(mine, done=True, releasing=True)
+    assert restarts(releasing, 2_000)
+    assert not restarts(releasing, 1_000 + late_ms)
+    assert not restarts(replace(releasing, steps=("demote",)), 2_000)
+
+
+def test_improvement_is_judged_from_the_effect_of_a_step_and_not_from_its_intent() -> None:
+    plane = InMemoryPlane()
+    begin(plane, Step.HOLD, hurt=0.4)
+    late = context(plane, 5_000_000)  # the storage could be written again then
+    plane.memory.accept(mitigations.end_step(plane.registry, late, KEY, 1_000_000))
+    mine = plane.registry.need(Mitigation, KEY)
+    assert mitigations.as_open(mine, 0.4, 5_001_000).improved is None
+    assert mitigations.as_open(mine, 0.4, 5_001_000).since == 5_000.0
+
+
 def test_improvement_is_judged_once_the_step_has_settled() -> None:
     plane = InMemoryPlane()
     begin(plane, Step.DEMOTE, hurt=0.4)
@@ -157,7 +241,7 @@ def test_a_repeated_note_is_one_entry_and_old_incidents_expire() -> None:
         note(text)
     (incident,) = plane.registry.all(Incident)
     assert [each.what for each in incident.entries] == ["finding", "blocked", "blocked"]
-    plane.memory.accept(mitigations.close_incident(plane.registry, context(plane), incident.id))
+    plane.memory.accept(mitigations.close_incident(plane.registry, context(plane), incident.id, "healthy"))
     late = 1_000_000 + incidents.RETENTION_MS + 1
     assert len(incidents.expired(plane.registry, late)) == 1
     assert incidents.expired(plane.registry, 1_000_001) == ()
@@ -204,7 +288,7 @@ def test_holds_and_settings_check_what_they_are_given() -> None:
     with pytest.raises(NotHeld):
         health_settings.unhold(*given, 2)
     with pytest.raises(ActionUnknown):
-        health_settings.set_health(*given, actions={"explode": Mode.AUTO})
+        health_settings.set_health(*given, actions={"explode": HealthMode.AUTO})
     with pytest.raises(TargetInvalid):
         health_settings.set_health(*given, target=1.0)
     plane.memory.accept(health_settings.hold(*given, 2, 60.0, "disk"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog.testing
 
+from penstock.control.incidents import ENTRIES_MAX, with_entry
 from penstock.control.notification import Notifier, Targets, notice_of, signature
 from penstock.model.backoff import Backoff
 from penstock.model.entities import Incident, IncidentEntry
@@ -71,7 +72,7 @@ async def deliver(statuses: list[int], notify: Callable[[Notifier], None], count
 
 async def test_a_webhook_is_signed_and_retried_after_errors_and_redirects() -> None:
     names = await deliver([500, 302, 200], lambda n: n.notify(INCIDENT, "excluded"), 3)
-    assert names == ["inc-1-1"] * 3
+    assert names == [notice_of(INCIDENT, "excluded").id] * 3
     assert json.loads(Receiver.received[0][2])["text"] == "excluded"
 
 
@@ -83,7 +84,19 @@ async def test_the_same_event_is_sent_once() -> None:
         notifier.notify(INCIDENT, "excluded")
         notifier.notify(more, "held")
 
-    assert await deliver([], notify, 2) == ["inc-1-1", "inc-1-2"]
+    expected = [notice_of(INCIDENT, "excluded").id, notice_of(more, "held").id]
+    assert await deliver([], notify, 2) == expected
+
+
+def test_events_of_a_long_incident_have_different_ids() -> None:
+    """Receivers drop an event whose id they know."""
+    incident = INCIDENT
+    ids = {notice_of(incident, "released").id}
+    for number in range(2, ENTRIES_MAX + 50):
+        incident = with_entry(incident, "failed", str(number), number)
+        ids.add(notice_of(incident, "failed").id)
+    assert len(ids) == ENTRIES_MAX + 49
+    assert notice_of(INCIDENT, "released").id != notice_of(INCIDENT, "excluded").id
 
 
 async def test_a_command_gets_the_event_and_its_failure_is_logged(tmp_path: Path) -> None:

@@ -43,3 +43,8 @@ def test_every_response_is_documented(case: schemathesis.Case[Any]) -> None:
 @long
 def test_every_response_is_documented_at_length(case: schemathesis.Case[Any]) -> None:
     case.call_and_validate(headers={"Authorization": f"Bearer {ROOT}"}, checks=CHECKS)
+
+
+def test_no_schema_is_named_by_the_module_of_its_class() -> None:
+    """As happens to two classes with the same name."""
+    assert [name for name in make_api().openapi()["components"]["schemas"] if "__" in name] == []

@@ -70,6 +70,20 @@ def test_a_broker_is_not_slow_below_the_floor_or_where_all_are_slow() -> None:
     assert {each.state for each in verdict.brokers.values()} == {HealthState.HEALTHY}
 
 
+def test_the_follower_of_a_slow_leader_is_not_a_slow_one() -> None:
+    """Otherwise every slow broker would make two: a fault of the cluster, and nothing would be done."""
+    slow = Sample(4, 4, 400_000.0)
+    verdict = Verdict()
+    for number in range(12):
+        evidence = dict.fromkeys(ZONES, WELL) | {
+            2: replace(SLOW, followed=slow, leaders=frozenset({1})),
+            3: replace(WELL, followed=slow, leaders=frozenset({2})),
+        }
+        verdict = judge(verdict.brokers, evidence, 5.0 * number, zones=ZONES)
+    assert [(each.broker, each.state) for each in verdict.findings] == [(2, HealthState.SLOW)]
+    assert verdict.cluster == ""
+
+
 def test_recovery_takes_a_minute() -> None:
     sick = run(WELL, CUT, CUT)
     recovering = run(*[WELL] * 11, before=sick)
@@ -83,13 +97,42 @@ def test_missing_evidence_is_unknown_and_heals_nothing() -> None:
     assert run(*[Evidence()] * 20, before=sick).brokers[2].state is HealthState.CUT_OFF
 
 
-def test_a_stalled_checker_judges_no_broker() -> None:
-    before = run(WELL)
-    assert run(FROZEN, FROZEN, FROZEN, before=before, stalled=True).brokers == before.brokers
+def test_a_checker_that_dies_during_recovery_does_not_make_a_broker_healthy() -> None:
+    recovering = run(WELL, CUT, CUT, *[WELL] * 3)
+    silent = run(Evidence(), before=recovering)
+    assert silent.brokers[2].state is HealthState.RECOVERING
+    assert run(WELL, before=silent).brokers[2].state is HealthState.RECOVERING
+    assert run(*[WELL] * 12, before=silent).brokers[2].state is HealthState.HEALTHY
+
+
+def test_while_every_checker_stalls_a_broker_is_unknown_or_as_sick_as_before() -> None:
+    well = run(FROZEN, FROZEN, FROZEN, before=run(WELL), stalled=True)
+    assert {each.state for each in well.brokers.values()} == {HealthState.UNKNOWN}
+    assert (well.findings, run(WELL, before=well).brokers[2].state) == ((), HealthState.HEALTHY)
+    sick = run(WELL, WELL, before=run(WELL, CUT, CUT), stalled=True)
+    assert (sick.brokers[2].state, sick.brokers[2].judged) == (HealthState.CUT_OFF, False)
+
+
+def test_a_stall_does_not_delay_a_finding() -> None:
+    stalled = run(WELL, before=run(WELL, CUT), stalled=True)
+    assert run(CUT, before=stalled).brokers[2].state is HealthState.CUT_OFF
 
 
 def test_a_restart_on_purpose_is_no_symptom() -> None:
-    assert run(WELL, FROZEN, FROZEN, FROZEN, expected={2}).findings == ()
+    assert run(WELL, FROZEN, FROZEN, FROZEN, restarted={2}).findings == ()
+
+
+def test_a_broker_that_is_filled_may_be_slow_and_not_silent() -> None:
+    assert run(*[SLOW] * 12, moved={2}).findings == ()
+    assert run(WELL, CUT, CUT, moved={2}).brokers[2].state is HealthState.CUT_OFF
+
+
+def test_a_clock_that_is_set_back_forgets_no_spell_of_the_last_hour() -> None:
+    sick = run(WELL, CUT, CUT)
+    earlier = judge(sick.brokers, dict.fromkeys(ZONES, WELL), -600.0, zones=ZONES)
+    assert len(earlier.brokers[2].spells) == 1
+    much_earlier = judge(sick.brokers, dict.fromkeys(ZONES, WELL), -86_400.0, zones=ZONES)
+    assert much_earlier.brokers[2].spells == ()
 
 
 def test_several_sick_brokers_are_a_fault_of_the_cluster() -> None:
@@ -130,8 +173,17 @@ def test_evidence_counts_what_each_broker_led_and_followed() -> None:
     assert evidence[1].alone == Sample(1, 1, 10)
     assert evidence[1].path == Sample()
     assert evidence[1].pair == evidence[2].followed == Sample(1, 0)
+    assert evidence[2].leaders == {1}
     assert (evidence[1].fenced, evidence[2].fenced) == (True, None)
     assert not evidence[3].known
+
+
+def test_of_two_reports_on_a_session_the_newer_counts_whichever_is_read_first() -> None:
+    session = {"role": ProbeRole.SESSION, "probe": Probe.CALL}
+    alive = probe(1, **session, time_ms=2, sequence=2)
+    fenced = probe(1, **session, time_ms=1, sequence=1, latency_us=None, error="FENCED")
+    for reports in ([alive, fenced], [fenced, alive]):
+        assert evidence_of(reports, [1])[1].fenced is False
 
 
 def test_what_only_one_of_two_checkers_sees_counts_against_that_checker() -> None:
@@ -172,6 +224,12 @@ def test_a_log_directory_that_cannot_be_written_is_stuck_storage() -> None:
     hung = replace(WELL, alone=BAD, directory=BAD)
     assert run(WELL, hung, hung).brokers[2].state is HealthState.STORAGE_STUCK
     assert run(WELL, *[replace(WELL, directory=BAD)] * 3).brokers[2].state is HealthState.HEALTHY
+
+
+def test_writes_that_fail_where_nothing_gets_through_show_nothing_about_storage() -> None:
+    """A broker whose link is cut now and then must not be stopped for it."""
+    halfway = replace(CUT, path=Sample(4, 1, 5_000.0))
+    assert run(WELL, halfway, halfway).brokers[2].state is HealthState.SUSPECT
 
 
 def test_a_loaded_broker_is_the_balancers_problem() -> None:

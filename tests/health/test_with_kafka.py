@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from penstock.platform.control_client import connect
 from penstock.platform.keyring import saved_key
@@ -67,6 +68,26 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
     command.end_everything()
 
 
+def placement(admin: AdminClient) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Replicas, the preferred leader first, and the leader of every partition with several replicas."""
+    return {
+        f"{name}-{number}": (tuple(partition.replicas), partition.leader)
+        for name, topic in admin.list_topics(timeout=30).topics.items()
+        for number, partition in topic.partitions.items()
+        if len(partition.replicas) > 1
+    }
+
+
+def settled(admin: AdminClient) -> bool:
+    """Every partition is led by its preferred leader."""
+    return all(leader == replicas[0] for replicas, leader in placement(admin).values())
+
+
+def leads(admin: AdminClient) -> bool:
+    """Whether the broker leads or is preferred anywhere."""
+    return any(BROKER in (replicas[0], leader) for replicas, leader in placement(admin).values())
+
+
 def broker_of(control: ControlClient) -> dict[str, Any]:
     (cluster,) = control.get("/health")
     return next(each for each in cluster["brokers"] if each["broker"] == BROKER)
@@ -88,18 +109,26 @@ def test_a_frozen_broker_is_demoted_and_leads_again_once_it_is_healthy(platform:
     }  # fmt: skip
     frozen = platform.process("b2")
     assert frozen is not None
+    admin = AdminClient(platform.client_config())
+    wait_for(lambda: settled(admin), what="preferred leaders", seconds=SECONDS_MAX)
+    before = placement(admin)
+    assert leads(admin)
 
     with Writer(config) as writer:
         frozen.signal(signal.SIGSTOP)
         try:
             wait_for(lambda: broker_of(control)["steps"] == ["demote"], what="demotion", seconds=SECONDS_MAX)
             assert broker_of(control)["health"] in ("down", "fenced", "cut-off", "storage-stuck")
+            wait_for(lambda: not leads(admin), what="other leaders", seconds=SECONDS_MAX)
         finally:
             frozen.signal(signal.SIGCONT)
         wait_for(
             lambda: broker_of(control)["health"] == "healthy" and not broker_of(control)["steps"],
             what="recovery", seconds=SECONDS_MAX,
         )  # fmt: skip
+        assert broker_of(control)["states"] == ["normal"]
+        now = placement(admin)
+        assert {name: now[name] for name in before} == before
 
     assert (writer.failed, writer.acknowledged > 0) == (0, True)
     (incident,) = control.every("/incidents")

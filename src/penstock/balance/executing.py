@@ -12,8 +12,8 @@ continues correctly. It promises:
 - The budget is never exceeded: partitions and bytes in flight by broker and direction, starts and leader
   changes a second, records that one call makes the controller write.
 - It becomes slower when brokers are slow or followers fall behind (additive increase, multiplicative
-  decrease), and starts nothing while a partition is below its minimum of in-sync replicas, except for moves
-  away from a dead broker, which repair that.
+  decrease), and copies nothing while a partition is below its minimum of in-sync replicas, except for moves
+  away from a dead broker, which repair that. Leaders still change: a sick one may be the cause.
 - A move to a broker that died is cancelled; a reassignment of another client is awaited or taken over.
 """
 
@@ -262,7 +262,7 @@ class _Round:
         for move in _interleaved(waiting):
             if len(self.starts) >= limit:
                 break
-            if repairing_only and not any(b not in self.seen.alive for b in move.before):
+            if repairing_only and move.adding and not any(b not in self.seen.alive for b in move.before):
                 topic, number = self.seen.health.under_min_isr[0]
                 self.waiting = f"{topic}-{number} is below its minimum of in-sync replicas"
             elif self._fits(move):

@@ -25,7 +25,7 @@ HOUR_SECONDS: Final = 3600.0
 DAY_SECONDS: Final = 24 * HOUR_SECONDS
 
 
-class Mode(StrEnum):
+class BalancerMode(StrEnum):
     """What an imbalance leads to."""
 
     OFF = "off"
@@ -93,7 +93,7 @@ class RoundDecision:
 
 
 def decide(
-    before: RoundDecision, seen: ClusterCondition, mode: Mode, now: float, pace: Pace = PACE
+    before: RoundDecision, seen: ClusterCondition, mode: BalancerMode, now: float, pace: Pace = PACE
 ) -> RoundDecision:
     """Whether to make a plan now, and what to report."""
     since = {goal: before.violated_since.get(goal, now) for goal in seen.violated}
@@ -101,7 +101,7 @@ def decide(
     imbalanced = "; ".join(f"{goal}: {seen.violated[goal]}" for goal in due)
     balancing = any(plan.ended is None for plan in seen.plans)
     waiting = RoundDecision(since, imbalanced=imbalanced, balancing=balancing)
-    if mode is Mode.OFF or not due or balancing:
+    if mode is BalancerMode.OFF or not due or balancing:
         return waiting
     if seen.obstacles:
         return RoundDecision(since, imbalanced=imbalanced, blocked="; ".join(seen.obstacles))
@@ -110,7 +110,7 @@ def decide(
     allowance = _allowance(seen.plans, now, pace)
     if allowance.moves <= 0 or allowance.bytes <= 0:
         return RoundDecision(since, imbalanced=imbalanced, blocked=_spent(seen.plans, now, pace))
-    return RoundDecision(since, allowance, run=mode is Mode.AUTO, imbalanced=imbalanced)
+    return RoundDecision(since, allowance, run=mode is BalancerMode.AUTO, imbalanced=imbalanced)
 
 
 def _allowance(plans: Sequence[RecentPlan], now: float, pace: Pace) -> Allowance:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.console import Group
 
-from penstock.balance.rounds import Mode
+from penstock.balance.rounds import BalancerMode
 from penstock.cli.cluster import Wait, finished
 from penstock.cli.output import plain, progress, report, show, table_of
 from penstock.cli.remote import connected, physical_cluster, wait_for
@@ -117,7 +117,7 @@ def plan_(
 
 def set_(
     cluster: Annotated[str, Parameter(help="Physical cluster, id or name.")],
-    mode: Annotated[Mode, Parameter(help="`advise` proposes plans, `auto` also runs them.")],
+    mode: Annotated[BalancerMode, Parameter(help="`advise` proposes plans, `auto` also runs them.")],
     *,
     options: RemoteOptions = RemoteOptions(),
 ) -> int:

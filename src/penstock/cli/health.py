@@ -21,7 +21,7 @@ from penstock.cli.output import plain, show, table_of
 from penstock.cli.remote import connected, physical_cluster
 from penstock.cli.settings import LogLines, Metrics, Options, RemoteOptions, start_logs
 from penstock.health.checker import ProbedCluster
-from penstock.health.mitigation import Mode
+from penstock.health.mitigation import HealthMode
 from penstock.health.process import run_checkers
 from penstock.health.settings import VANTAGE_DEFAULT, CheckerSettings, read_checker_settings
 from penstock.log_lines import announce
@@ -132,7 +132,7 @@ def release(broker: Broker, *, physical: Cluster = None, options: RemoteOptions 
 
 @app.command(name="set")
 def set_(
-    mode: Annotated[Mode | None, Parameter(help="off, advise or auto.")] = None,
+    mode: Annotated[HealthMode | None, Parameter(help="off, advise or auto.")] = None,
     *,
     action: Annotated[
         tuple[str, ...], Parameter(help="Mode of one action: exclude=advise.", negative="")
@@ -209,10 +209,10 @@ def seconds_of(duration: str) -> float:
 
 def _action(text: str) -> tuple[str, str]:
     name, equals, mode = text.partition("=")
-    if not equals or mode not in list(Mode):
+    if not equals or mode not in list(HealthMode):
         raise UsageInvalid(
             reason=f"--action is {text!r}",
-            way_out=f"Write it like exclude={Mode.ADVISE}; modes: {', '.join(Mode)}.",
+            way_out=f"Write it like exclude={HealthMode.ADVISE}; modes: {', '.join(HealthMode)}.",
         )
     return name, mode
 

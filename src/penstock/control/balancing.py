@@ -26,8 +26,8 @@ from penstock.balance.plan_document import PlanState, changes_since
 from penstock.balance.rounds import (
     DAY_SECONDS,
     PACE,
+    BalancerMode,
     ClusterCondition,
-    Mode,
     RecentPlan,
     RoundDecision,
     decide,
@@ -159,7 +159,7 @@ class Balancing:
         """One round for one physical cluster."""
         physical = self._plane.registry.need(PhysicalCluster, cluster)
         mode = mode_of(physical)
-        if mode is Mode.OFF:
+        if mode is BalancerMode.OFF:
             self._rounds.pop(cluster, None)
             await self._report(physical, {})
             return
@@ -244,9 +244,9 @@ def health_of_clusters(clusters: Clusters) -> Callable[[str, Observation], Await
     return health
 
 
-def mode_of(physical: PhysicalCluster) -> Mode:
+def mode_of(physical: PhysicalCluster) -> BalancerMode:
     """Off, if a newer control plane has set a mode that this one does not know."""
-    return next((mode for mode in Mode if mode == physical.balance_mode), Mode.OFF)
+    return next((mode for mode in BalancerMode if mode == physical.balance_mode), BalancerMode.OFF)
 
 
 def violated(known: ModelledCluster) -> dict[str, str]:
@@ -324,7 +324,9 @@ def recent_plans(documents: PlanDocuments, cluster: str, now: float) -> tuple[Re
     return tuple(plans)
 
 
-def set_balance_mode(registry: Registry, context: DecisionContext, physical_id: str, mode: Mode) -> Decision:
+def set_balance_mode(
+    registry: Registry, context: DecisionContext, physical_id: str, mode: BalancerMode
+) -> Decision:
     before = registry.need(PhysicalCluster, physical_id)
     after = before.changed(context.now_ms, balance_mode=str(mode))
     operation = new_operation(registry, context, "physical.balance", physical_id, None)

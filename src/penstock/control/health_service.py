@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -33,7 +33,7 @@ from penstock.health.evidence import (
     with_context,
 )
 from penstock.health.history import ProbeReader
-from penstock.health.mitigation import Blocked, Mode, Release, Situation, Take, decide
+from penstock.health.mitigation import LEFT, Blocked, HealthMode, Release, Situation, Take, decide
 from penstock.health.slo import Ledger
 from penstock.kafka.partition_log import bounds, read
 from penstock.model.entities import (
@@ -66,7 +66,9 @@ GRACE_MS: Final = int(GRACE_SECONDS * 1000)
 REPLAY_TICKS: Final = 720  # an hour, which spells are counted in
 TICKS_KEPT: Final = 24  # for explanations
 HISTORY_MS: Final = 3 * 24 * 3600 * 1000  # of the error budget that is read again after a start
-HURT_TICKS: Final = 2  # that show whether clients suffer
+HURT_NOW_TICKS: Final = 2  # that show whether clients suffer now
+HURT_TICKS: Final = 12  # that show whether they suffer all the time: a minute
+CLOCK_TICKS: Final = 1  # that the clock may be set back without notice
 PRESSURE_SECONDS: Final = 30.0  # a gateway repeats while it lasts
 LOOP_SECONDS: Final = 0.5
 PAUSE_SECONDS: Final = 2.0
@@ -101,6 +103,8 @@ class ClusterHealth:
     actions: Counter[str] = field(default_factory=Counter)
     blocked: dict[int, str] = field(default_factory=dict)
     suffered: tuple[int, int] = (0, 0)  # client probes that failed, and all, since an incident began
+    # Share of client probes that suffered, by tick, the newest last; None: not known.
+    hurt: deque[float | None] = field(default_factory=lambda: deque(maxlen=HURT_TICKS))
 
     def add(self, probes: Sequence[HealthProbe], now_ms: int) -> None:
         recent = now_ms // TICK_MS - REPLAY_TICKS
@@ -115,11 +119,19 @@ class ClusterHealth:
     def due(self, now_ms: int) -> range:
         """The ticks to judge now."""
         last = (now_ms - GRACE_MS) // TICK_MS  # exclusive
+        if self.judged > last + CLOCK_TICKS:
+            log.warning("clock set back", seconds=(self.judged - last) * TICK_SECONDS)
+            self.judged = last - 1
+            for number in [each for each in self.ticks if each >= last]:
+                del self.ticks[number]
         return range(max(self.judged + 1, last - REPLAY_TICKS), last)
 
-    def recent(self, ticks: int = HURT_TICKS) -> list[HealthProbe]:
-        numbers = range(self.judged - ticks + 1, self.judged + 1)
-        return [probe for number in numbers for probe in self.ticks.get(number, ())]
+    def hurt_now(self) -> float:
+        return max((each for each in list(self.hurt)[-HURT_NOW_TICKS:] if each is not None), default=0.0)
+
+    def hurt_least(self) -> float | None:
+        """In the best tick of the last minute: whatever disturbs clients for a moment shows nothing."""
+        return min((each for each in self.hurt if each is not None), default=None)
 
     def forget(self) -> None:
         for number in [each for each in self.ticks if each <= self.judged - TICKS_KEPT]:
@@ -197,10 +209,11 @@ class HealthService:
         if health.ledger.target != target_for(physical):
             health.ledger.target = target_for(physical)
         if not self._is_active():
+            self._mitigating.stop(cluster)
             return
         if numbers:
             await self._act(cluster, physical, health, now)
-        self._mitigating.carry_out(cluster)
+        self._mitigating.carry_out(cluster, held(self._plane.registry, cluster, now_ms))
 
     # Judging
 
@@ -212,6 +225,7 @@ class HealthService:
         nearby = [*probes, *health.ticks.get(number + 1, ())]
         health.checkers = reliable(nearby, number * TICK_MS, (number + 1) * TICK_MS)
         trusted = [probe for probe in probes if probe.checker in health.checkers]
+        health.hurt.append(hurt_share(trusted))
         evidence = with_context(
             evidence_of(trusted, zones), self._loads(cluster), health_pressed(health, time.monotonic())
         )
@@ -222,7 +236,8 @@ class HealthService:
             evidence,
             (number + 1) * TICK_SECONDS,
             zones=zones,
-            expected=self._expected(registry, cluster, number * TICK_MS),
+            restarted=self._restarted(registry, cluster, number * TICK_MS),
+            moved=self._moved(registry, cluster),
             stalled=not health.checkers and bool(probes),
         )
         for broker, each in health.verdict.brokers.items():
@@ -233,16 +248,19 @@ class HealthService:
                 facts = {"state": str(each.state), "reason": each.reason}
                 log.info("health changed", cluster=cluster, broker=broker, **facts)
 
-    def _expected(self, registry: Registry, cluster: str, now_ms: int) -> frozenset[int]:
-        """Brokers that are restarted, moved, or catch up, on purpose."""
-        brokers: set[int] = set(self._mitigating.busy(cluster))
+    def _restarted(self, registry: Registry, cluster: str, now_ms: int) -> frozenset[int]:
+        """Brokers that are restarted on purpose."""
+        brokers: set[int] = set(self._mitigating.busy(cluster, now_ms))
         for each in open_interventions(registry, cluster, now_ms):
-            if each.actor is not Actor.HEALTH:
+            if each.actor is Actor.ROLL:
                 brokers |= {int(broker) for broker in each.brokers}
-        for broker, state in registry.broker_states(cluster).items():
-            if {BrokerStatus.JOINING, BrokerStatus.LEAVING} & set(state.statuses):
-                brokers.add(int(broker))
         return frozenset(brokers)
+
+    def _moved(self, registry: Registry, cluster: str) -> frozenset[int]:
+        """Brokers that are filled or emptied."""
+        moves = {BrokerStatus.JOINING, BrokerStatus.LEAVING}
+        states = registry.broker_states(cluster).items()
+        return frozenset(int(broker) for broker, state in states if moves & set(state.statuses))
 
     def _loads(self, cluster: str) -> dict[int, float | None]:
         return {int(each.broker): each.load for each in self._plane.broker_loads.get(cluster, ())}
@@ -251,21 +269,17 @@ class HealthService:
 
     async def _act(self, cluster: str, physical: PhysicalCluster, health: ClusterHealth, now: float) -> None:
         mode = mode_of(physical)
-        if mode is Mode.OFF:
-            health.blocked = {}
-            return
-        hurt = hurt_share(health.recent())
         self._count_impact(cluster, health)
-        situation = self._situation(physical, health, mode, hurt, now)
+        situation = self._situation(physical, health, mode, now)
         findings = {each.broker: each for each in health.verdict.findings}
         health.blocked = {}
         for decision in decide(situation, now):
             match decision:
                 case Take():
-                    await self._take(cluster, health, decision, findings[decision.broker], hurt or 0.0)
+                    await self._take(cluster, health, decision, findings[decision.broker])
                 case Release():
                     await self._release(cluster, health, decision)
-                case Blocked():
+                case Blocked() if mode is not HealthMode.OFF:
                     finding = findings.get(decision.broker) or _finding(health, decision.broker)
                     await self._note(cluster, health, finding, decision)
         await self._close_incidents(cluster, health)
@@ -276,14 +290,18 @@ class HealthService:
         if not any(each.cluster == cluster and each.resolved_ms is None for each in every):
             health.suffered = (0, 0)
             return
-        failed, sent = client_impact(health.recent(1))
+        failed, sent = client_impact(health.ticks.get(health.judged, ()))
         health.suffered = health.suffered[0] + failed, health.suffered[1] + sent
 
     def _situation(
-        self, physical: PhysicalCluster, health: ClusterHealth, mode: Mode, hurt: float | None, now: float
+        self,
+        physical: PhysicalCluster,
+        health: ClusterHealth,
+        mode: HealthMode,
+        now: float,
     ) -> Situation:
         registry, now_ms = self._plane.registry, int(now * 1000)
-        every = mitigations.of_cluster(registry, physical.id)
+        every, hurt = mitigations.of_cluster(registry, physical.id), health.hurt_least()
         return Situation(
             health.verdict,
             mode,
@@ -311,9 +329,8 @@ class HealthService:
                 blocked[int(broker)] = f"{refusal[0]} ({refusal[1]})"
         return blocked
 
-    async def _take(
-        self, cluster: str, health: ClusterHealth, take: Take, finding: Finding, hurt: float
-    ) -> None:
+    async def _take(self, cluster: str, health: ClusterHealth, take: Take, finding: Finding) -> None:
+        hurt = health.hurt_now()
         begin = partial(mitigations.begin_step, cluster=cluster, take=take, finding=finding, hurt=hurt)
         try:
             decided = await self._plane.decide(begin, Mitigation, actor=ACTOR)
@@ -355,17 +372,20 @@ class HealthService:
         self._notify_operators(decided.subject.id, text)
 
     async def _close_incidents(self, cluster: str, health: ClusterHealth) -> None:
-        """Those of brokers that are healthy, and for which nothing has to be undone."""
+        """Those of brokers that are healthy or gone, and for which nothing has to be undone."""
         mitigated = mitigations.of_cluster(self._plane.registry, cluster)
         for each in list(self._plane.registry.all(Incident)):
             if each.cluster != cluster or each.resolved_ms is not None:
                 continue
             broker = health.verdict.brokers.get(int(each.broker))
-            well = broker is not None and broker.state is HealthState.HEALTHY and not broker.flapping
+            well = broker is None or (broker.state is HealthState.HEALTHY and not broker.flapping)
             if well and int(each.broker) not in mitigated:
-                close = partial(mitigations.close_incident, incident_id=each.id, impact=health.suffered)
+                text = LEFT if broker is None else "it is healthy"
+                close = partial(
+                    mitigations.close_incident, incident_id=each.id, text=text, impact=health.suffered
+                )
                 await self._plane.decide(close, Incident, actor=ACTOR)
-                self._notify_operators(each.id, f"broker {each.broker} is healthy")
+                self._notify_operators(each.id, f"broker {each.broker}: {text}")
 
     def _notify_operators(self, incident: str, text: str) -> None:
         known = self._plane.registry.get(Incident, incident)
@@ -390,9 +410,9 @@ def _received(health: ClusterHealth, probes: Sequence[HealthProbe]) -> None:
 
 
 def _finding(health: ClusterHealth, broker: int) -> Finding:
-    """Of a broker that is kept out although it is healthy now."""
+    """Of a broker that is not sick now, and something about it is blocked."""
     known = health.verdict.brokers[broker]
-    return Finding(broker, known.state, known.reason or "it became sick several times")
+    return Finding(broker, known.state, known.reason or f"it is {known.state}")
 
 
 def _sick_ticks(symptoms: Sequence[HealthState]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.control.broker_states import broker_of
 from penstock.control.decisions import Decision, new_operation
 from penstock.control.registry import Drop, Put
-from penstock.health.mitigation import Mode, Step
+from penstock.health.mitigation import HealthMode, Step
 from penstock.health.slo import check_target, target_of
 from penstock.model.entities import BrokerHold, PhysicalCluster, broker_state_id
 from penstock.model.errors.health import ActionUnknown, HoldInvalid, NotHeld
@@ -24,14 +24,14 @@ HOLD_SECONDS_MAX: Final = 24 * 3600.0
 REASON_MAX: Final = 255
 
 
-def mode_of(physical: PhysicalCluster) -> Mode:
+def mode_of(physical: PhysicalCluster) -> HealthMode:
     """Off, if a newer control plane has set a mode that this one does not know."""
-    return next((mode for mode in Mode if mode == physical.health_mode), Mode.OFF)
+    return next((mode for mode in HealthMode if mode == physical.health_mode), HealthMode.OFF)
 
 
-def action_modes(physical: PhysicalCluster) -> dict[str, Mode]:
-    known = {str(mode): mode for mode in Mode}
-    return {action: known.get(mode, Mode.OFF) for action, mode in physical.health_actions.items()}
+def action_modes(physical: PhysicalCluster) -> dict[str, HealthMode]:
+    known = {str(mode): mode for mode in HealthMode}
+    return {action: known.get(mode, HealthMode.OFF) for action, mode in physical.health_actions.items()}
 
 
 def target_for(physical: PhysicalCluster) -> float:
@@ -43,8 +43,8 @@ def set_health(
     context: DecisionContext,
     physical_id: str,
     *,
-    mode: Mode | None = None,
-    actions: Mapping[str, Mode] | None = None,
+    mode: HealthMode | None = None,
+    actions: Mapping[str, HealthMode] | None = None,
     target: float | None = None,
 ) -> Decision:
     """Omitted values stay unchanged."""

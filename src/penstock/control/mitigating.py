@@ -2,12 +2,14 @@
 
 Every effect is derived from the mitigation in the registry and from what the cluster shows, and may be
 repeated: after a takeover the next control plane continues. An effect that takes long runs in a task of its
-broker, so that it delays no judgement.
+broker, so that it delays no judgement. The task ends when another intent replaces its own, when an operator
+holds the broker, and when another control plane is the active one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -23,7 +25,7 @@ from penstock.control.planning import returning_leadership
 from penstock.control.probe_tenants import lone_probe_topics
 from penstock.fleet.capabilities import Capability
 from penstock.health.directory_probe import DirectoryProbe
-from penstock.health.mitigation import Abilities, Step
+from penstock.health.mitigation import LATE_SECONDS, Abilities, Step
 from penstock.kafka import isr_exclusion
 from penstock.model import fault_points
 from penstock.model.entities import Mitigation, Operation, PhysicalCluster
@@ -31,10 +33,10 @@ from penstock.model.errors import CallerError, PenstockError
 from penstock.model.errors.health import ExclusionIneffective, ExclusionUnsafe, NotRestartable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from penstock.balance.executing import Observation
-    from penstock.balance.plan_document import PlanDocument, PlanDocuments
+    from penstock.balance.plan_document import PlanDocument, PlanDocuments, PlanHeader
     from penstock.control.decisions import Decision, DecisionContext
     from penstock.control.physical.cluster_access import Clusters
     from penstock.control.physical.local_nodes import Nodes
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 1.0
 EFFECT_SECONDS_MAX: Final = 90.0  # of one attempt; then it is begun again
+PLAN_PAUSE_MS: Final = 30_000  # from the end of a plan until a move that it dropped is tried again
 WRITES_MIN: Final = 3  # of the directory probe in a row, before a held broker starts
 
 DEMOTED = fault_points.declare(
@@ -86,7 +89,7 @@ class Mitigating:
         nodes: Nodes | None = None,
     ) -> None:
         self._plane, self._clusters, self._plans, self._nodes = plane, clusters, plans, nodes
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, tuple[Mitigation, asyncio.Task[None]]] = {}
         self._controllers: dict[str, Client] = {}
 
     def abilities(self, cluster: str) -> Abilities:
@@ -94,28 +97,34 @@ class Mitigating:
         excludes = physical.lacks(Capability.ISR_EXCLUSION) is None and bool(self._alone(cluster))
         return Abilities(excludes, self._restarter(cluster) is not None)
 
-    def busy(self, cluster: str) -> frozenset[int]:
+    def busy(self, cluster: str, now_ms: int) -> frozenset[int]:
         """Brokers that are restarted on purpose now: what they show is expected."""
-        restarts = (Step.HOLD, Step.RESTART)
         every = mitigations.of_cluster(self._plane.registry, cluster).values()
-        return frozenset(
-            int(each.broker)
-            for each in every
-            if each.releasing or (each.steps and each.steps[-1] in restarts and not each.done)
-        )
+        return frozenset(int(each.broker) for each in every if restarts(each, now_ms))
 
-    def carry_out(self, cluster: str) -> None:
-        """Begins or continues the effects of every mitigation of a cluster."""
+    def carry_out(self, cluster: str, held: Collection[int] = ()) -> None:
+        """Begins or continues the effects of every mitigation of a cluster, except those of held brokers."""
         for mitigation in mitigations.of_cluster(self._plane.registry, cluster).values():
             waits = mitigation.releasing or not (mitigation.done or mitigation.failed)
-            running = self._running.get(mitigation.id)
-            if waits and (running is None or running.done()):
-                self._running[mitigation.id] = asyncio.create_task(self._attempt(mitigation))
+            begun, task = self._running.get(mitigation.id, (mitigation, None))
+            if task is None or task.done():
+                if waits and int(mitigation.broker) not in held:
+                    started = asyncio.create_task(self._attempt(mitigation))
+                    self._running[mitigation.id] = mitigation, started
+            elif int(mitigation.broker) in held or _intent(begun) != _intent(mitigation):
+                task.cancel()
+
+    def stop(self, cluster: str) -> None:
+        """Another control plane continues."""
+        for mitigation, task in self._running.values():
+            if mitigation.cluster == cluster:
+                task.cancel()
 
     async def close(self) -> None:
-        for task in self._running.values():
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._running.clear()
         for client in self._controllers.values():
             await client.close()
@@ -124,8 +133,9 @@ class Mitigating:
     async def _attempt(self, mitigation: Mitigation) -> None:
         """One attempt; what is not finished is begun again by the next round."""
         names = {"cluster": mitigation.cluster, "broker": mitigation.broker}
+        holds = not mitigation.releasing and mitigation.steps[-1] == Step.HOLD  # as long as it takes
         try:
-            async with asyncio.timeout(EFFECT_SECONDS_MAX):
+            async with asyncio.timeout(None if holds else EFFECT_SECONDS_MAX):
                 await (self._release(mitigation) if mitigation.releasing else self._step(mitigation))
         except (TimeoutError, PenstockError) as failure:
             log.warning("mitigation interrupted", **names, error=str(failure) or "it takes long")
@@ -164,9 +174,11 @@ class Mitigating:
         fault_points.reach(EXCLUDED)
 
     async def _restart(self, mitigation: Mitigation) -> None:
-        await self._check_restart(mitigation)
         restarter, broker = self._need_restarter(mitigation), int(mitigation.broker)
         request = _request(mitigation)
+        if (await restarter.state(broker)).request == request:
+            return
+        await self._check_restart(mitigation)
         await restarter.restart(broker, request)
         fault_points.reach(ORDERED)
         while (await restarter.state(broker)).request != request:
@@ -183,12 +195,15 @@ class Mitigating:
             fault_points.reach(ORDERED)
             while (await restarter.state(broker)).alive:
                 await asyncio.sleep(POLL_SECONDS)
-            await self._wait_until_writable(mitigation)
+            await self._wait_until_writable(mitigation, partial(restarter.hold, broker, request))
             await restarter.start(broker, request)
         while (await restarter.state(broker)).request != request:
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _wait_until_writable(self, mitigation: Mitigation) -> None:
+    async def _wait_until_writable(
+        self, mitigation: Mitigation, renew: Callable[[], Awaitable[None]]
+    ) -> None:
+        """The order lapses unless it is renewed."""
         assert self._nodes is not None
         directory = self._nodes.directory(str(mitigation.cluster), int(mitigation.broker))
         if directory is None:
@@ -196,6 +211,7 @@ class Mitigating:
         probe, writes = DirectoryProbe(directory), 0
         try:
             while writes < WRITES_MIN:
+                await renew()
                 writes = 0 if await probe.probe() else writes + 1
                 await asyncio.sleep(POLL_SECONDS)
         finally:
@@ -213,18 +229,24 @@ class Mitigating:
     # Release
 
     async def _release(self, mitigation: Mitigation) -> None:
+        if mitigations.is_member(self._plane.registry, mitigation):
+            await self._undo(mitigation)
+        fault_points.reach(RETURNED)
+        await self._plane.decide(partial(mitigations.end_release, key=mitigation.id), Mitigation, actor=ACTOR)
+
+    async def _undo(self, mitigation: Mitigation) -> None:
         cluster, broker = str(mitigation.cluster), int(mitigation.broker)
+        await self._cancel_plans(cluster, Purpose.DEMOTE)
         if Step.EXCLUDE in mitigation.steps:
             await self._end_exclusion(mitigation)
         client = self._clusters.client(cluster)
         while not mitigation.gave_up and not in_sync(await observe(client), broker):
             await asyncio.sleep(POLL_SECONDS)
-        documents = self._plans().documents
-        await self._run_moves(
-            cluster, Purpose.RESTORE, lambda seen: returning_leadership(documents, seen, cluster, broker)
-        )
-        fault_points.reach(RETURNED)
-        await self._plane.decide(partial(mitigations.end_release, key=mitigation.id), Mitigation, actor=ACTOR)
+        if mitigations.others_let_lead(self._plane.registry, mitigation):
+            documents = self._plans().documents
+            await self._run_moves(
+                cluster, Purpose.RESTORE, lambda seen: returning_leadership(documents, seen, cluster, broker)
+            )
 
     async def _end_exclusion(self, mitigation: Mitigation) -> None:
         """Only a restart does."""
@@ -249,26 +271,46 @@ class Mitigating:
         """Runs plans until there is nothing left to move; continues those of a predecessor."""
         plans = self._plans()
         while True:
-            own = [
-                header
-                for header in plans.documents.headers.values()
-                if (header.cluster, header.actor, header.purpose) == (cluster, ACTOR, str(purpose))
-                and not header.state.ended
-            ]
-            for header in own:
+            own = self._own_plans(cluster, purpose)
+            running = [header for header in own if not header.state.ended]
+            for header in running:
                 if header.state is PlanState.PROPOSED:
-                    await self._run_plan(header.id)
-            if not own:
+                    await self._change_plan(header.id, "plan.run")
+            if not running:
                 moves = moves_of(await observe(self._clusters.client(cluster)))
                 if not moves:
                     return
-                made = await plans.propose_moves(moves, cluster=cluster, actor=ACTOR, purpose=str(purpose))
-                await self._run_plan(made.id)
+                tried = self._tried(own, int(time.time() * 1000))
+                fresh = [move for move in moves if (move.name, move.after) not in tried]
+                if fresh:
+                    made = await plans.propose_moves(
+                        fresh, cluster=cluster, actor=ACTOR, purpose=str(purpose)
+                    )
+                    await self._change_plan(made.id, "plan.run")
+            await asyncio.sleep(POLL_SECONDS / 4 if running else POLL_SECONDS)
+
+    def _tried(self, own: list[PlanHeader], now_ms: int) -> set[tuple[str, tuple[int, ...]]]:
+        """Moves of plans that ended a moment ago: one that was dropped would be dropped again."""
+        recent = [each.id for each in own if 0 <= now_ms - each.changed_ms < PLAN_PAUSE_MS]
+        documents = [self._plans().documents.document(each) for each in recent]
+        return {(move.name, move.after) for each in documents if each is not None for move in each.moves}
+
+    async def _cancel_plans(self, cluster: str, purpose: Purpose) -> None:
+        """Those of a step that did not end; returns when they have."""
+        while running := [each for each in self._own_plans(cluster, purpose) if not each.state.ended]:
+            for header in running:
+                if header.state is not PlanState.CANCELLING:
+                    await self._change_plan(header.id, "plan.cancel")
             await asyncio.sleep(POLL_SECONDS / 4)
 
-    async def _run_plan(self, plan: str) -> None:
-        run = partial(change_plan, plan=plan, action="plan.run", arguments={})
-        await self._plane.decide(run, Operation, actor=ACTOR)
+    def _own_plans(self, cluster: str, purpose: Purpose) -> list[PlanHeader]:
+        key = cluster, ACTOR, str(purpose)
+        every = self._plans().documents.headers.values()
+        return [each for each in every if (each.cluster, each.actor, each.purpose) == key]
+
+    async def _change_plan(self, plan: str, action: str) -> None:
+        change = partial(change_plan, plan=plan, action=action, arguments={})
+        await self._plane.decide(change, Operation, actor=ACTOR)
 
     def _restarter(self, cluster: str) -> Restarter | None:
         return None if self._nodes is None else self._nodes.restarter(cluster)
@@ -314,6 +356,22 @@ def in_sync(seen: Observation, broker: int) -> bool:
     if broker not in seen.alive:
         return False
     return all(broker in state.isr for state in seen.partitions.values() if broker in state.replicas)
+
+
+def restarts(mitigation: Mitigation, now_ms: int) -> bool:
+    """Whether the broker is restarted on purpose now: by a step, or because only that ends an exclusion.
+
+    A release that takes longer than a restart excuses nothing any more, so that it cannot hide a dead broker.
+    """
+    if mitigation.releasing:
+        recent = now_ms - mitigation.changed_ms < int(LATE_SECONDS * 1000)
+        return recent and Step.EXCLUDE in mitigation.steps
+    under_way = not (mitigation.done or mitigation.failed)
+    return under_way and mitigation.steps[-1:] in ((Step.HOLD,), (Step.RESTART,))
+
+
+def _intent(mitigation: Mitigation) -> tuple[int, bool]:
+    return mitigation.step_ms, mitigation.releasing
 
 
 def _request(mitigation: Mitigation) -> str:

@@ -15,7 +15,7 @@ from penstock.control.decisions import Decision, new_operation
 from penstock.control.interventions import close_intervention, open_intervention, zones_of
 from penstock.control.registry import Drop, Put
 from penstock.health.detector import HealthState
-from penstock.health.mitigation import HOUR_SECONDS, Open, Step
+from penstock.health.mitigation import HOUR_SECONDS, LEFT, Open, Step
 from penstock.model.entities import (
     Actor,
     BrokerState,
@@ -54,24 +54,37 @@ def intervention_key(broker: int) -> str:
     return f"broker-{broker}"
 
 
+def is_member(registry: Registry, mitigation: Mitigation) -> bool:
+    """Whether the broker still belongs to its cluster."""
+    physical = registry.get(PhysicalCluster, mitigation.cluster)
+    return physical is not None and any(each.id == mitigation.broker for each in physical.brokers)
+
+
+def others_let_lead(registry: Registry, mitigation: Mitigation) -> bool:
+    """Whether no other component, nor an operator, has demoted the broker, too."""
+    state = state_of(registry, mitigation.cluster, int(mitigation.broker))
+    return replace(state, claims=tuple(c for c in state.claims if c.owner != ACTOR)).leads
+
+
 def of_cluster(registry: Registry, cluster: str) -> dict[int, Mitigation]:
     return {int(each.broker): each for each in registry.all(Mitigation) if each.cluster == cluster}
 
 
 def as_open(mitigation: Mitigation, hurt: float | None, now_ms: int) -> Open:
-    """As the ladder sees it; `hurt` is the share of client probes that suffer now."""
+    """As the ladder sees it; `hurt` is the share of client probes that suffer at best."""
     improved: bool | None = None
-    if hurt is not None and mitigation.done and now_ms - mitigation.step_ms >= SETTLE_MS:
+    if hurt is not None and mitigation.done and now_ms - mitigation.changed_ms >= SETTLE_MS:
         improved = hurt <= max(UNHURT, mitigation.hurt * IMPROVED_SHARE)
     return Open(
         int(mitigation.broker),
         HealthState(mitigation.state),
         tuple(Step(each) for each in mitigation.steps),
-        mitigation.step_ms / 1000,
+        mitigation.changed_ms / 1000,
         mitigation.done,
         mitigation.failed,
         improved,
         mitigation.releasing,
+        bool(mitigation.gave_up),
     )
 
 
@@ -95,7 +108,10 @@ def given_up(registry: Registry, cluster: str, now_ms: int) -> frozenset[int]:
 def begin_step(
     registry: Registry, context: DecisionContext, cluster: str, take: Take, finding: Finding, hurt: float
 ) -> Decision:
-    """The intent of a step. Raises InterventionRefused beside an intervention that excludes it."""
+    """The intent of a step. Raises InterventionRefused beside an intervention that excludes it.
+
+    A release under way ends: of the steps so far only an exclusion counts, which perhaps is still in effect.
+    """
     physical = registry.need(PhysicalCluster, cluster)
     broker, key = BrokerId(take.broker), broker_state_id(cluster, take.broker)
     before = registry.get(Mitigation, key)
@@ -104,14 +120,18 @@ def begin_step(
     base = before or Mitigation(
         id=key, cluster=PhysicalClusterId(cluster), broker=broker, state=str(take.state), incident=incident.id
     )
+    lasting = (str(Step.EXCLUDE),) if Step.EXCLUDE in base.steps and take.step is not Step.EXCLUDE else ()
     after = base.changed(
         context.now_ms,
         state=str(take.state),
-        steps=(*base.steps, str(take.step)),
+        steps=(*(lasting if base.releasing else base.steps), str(take.step)),
         step_ms=context.now_ms,
         done=False,
         failed="",
         hurt=max(hurt, base.hurt),
+        releasing=False,
+        gave_up="",
+        incident=incident.id,
     )
     request = OpenIntervention(
         Actor.HEALTH,
@@ -138,10 +158,10 @@ def begin_step(
 def end_step(
     registry: Registry, context: DecisionContext, key: str, step_ms: int, failed: str = ""
 ) -> Decision:
-    """The effect of the last step is there, or will not be. Nothing if another step began meanwhile."""
+    """The effect of the last step is there, or will not be. Nothing if another intent replaced it."""
     before = registry.need(Mitigation, key)
     operation = new_operation(registry, context, "health.note", key, None)
-    if before.step_ms != step_ms or before.done:
+    if before.step_ms != step_ms or before.done or before.releasing:
         return Decision(replace(operation, actor=""), (), before)
     after = before.changed(context.now_ms, done=not failed, failed=failed)
     incident = registry.get(Incident, before.incident)
@@ -173,16 +193,25 @@ def begin_release(
 
 
 def end_release(registry: Registry, context: DecisionContext, key: str) -> Decision:
-    """Everything is undone: the claims and the intervention end with the mitigation."""
+    """Everything is undone: the claims and the intervention end with the mitigation.
+
+    Nothing if another step began meanwhile.
+    """
     before = registry.need(Mitigation, key)
     cluster, broker = str(before.cluster), int(before.broker)
+    if not before.releasing:
+        operation = new_operation(registry, context, "health.note", key, None)
+        return Decision(replace(operation, actor=""), (), before)
     changes: list[Change] = [Drop(before)]
-    changes += _cleared(registry, context, cluster, broker)
+    if is_member(registry, before):  # else its claims went with it
+        changes += _cleared(registry, context, cluster, broker)
     closed = close_intervention(registry, context, cluster, Actor.HEALTH, intervention_key(broker))
     changes += _only(Intervention, closed)
     incident = registry.get(Incident, before.incident)
     if incident is not None:
-        if before.gave_up:
+        if not is_member(registry, before):
+            after = incidents.resolved(incident, context.now_ms, LEFT)
+        elif before.gave_up:
             after = incidents.with_entry(incident, "undone", before.gave_up, context.now_ms)
         else:
             after = incidents.resolved(incident, context.now_ms, "the broker is healthy, and leads again")
@@ -210,11 +239,15 @@ def note_finding(
 
 
 def close_incident(
-    registry: Registry, context: DecisionContext, incident_id: str, impact: tuple[int, int] = (0, 0)
+    registry: Registry,
+    context: DecisionContext,
+    incident_id: str,
+    text: str,
+    impact: tuple[int, int] = (0, 0),
 ) -> Decision:
-    """The broker is healthy, and nothing was done about it that has to be undone."""
+    """The broker is healthy, or gone, and nothing was done about it that has to be undone."""
     before = registry.need(Incident, incident_id)
-    after = incidents.resolved(incidents.impact(before, *impact), context.now_ms, "the broker is healthy")
+    after = incidents.resolved(incidents.impact(before, *impact), context.now_ms, text)
     operation = new_operation(registry, context, "health.note", incident_id, None)
     changes = incidents.stored(before, after, context.now_ms)
     expired = incidents.expired(registry, context.now_ms)

@@ -56,8 +56,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def notice_of(incident: Incident, text: str) -> Notice:
-    """The id is that of the incident and of the number of its entries: a takeover repeats it."""
-    name = f"{incident.id}-{len(incident.entries)}"
+    """The id follows from the incident, its last entry and the text: another control plane gives the same."""
+    last_ms = incident.entries[-1].time_ms if incident.entries else incident.opened_ms
+    name = f"{incident.id}-{last_ms}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     event = {
         "id": name,
         "incident": incident.id,
@@ -89,9 +90,9 @@ class Notifier:
 
     def notify(self, incident: Incident, text: str) -> None:
         notice = notice_of(incident, text)
-        if notice.id + text in self._sent:
+        if notice.id in self._sent:
             return
-        self._sent.append(notice.id + text)
+        self._sent.append(notice.id)
         names = {"cluster": incident.cluster, "broker": int(incident.broker)}
         log.warning("incident", incident=incident.id, text=text, **names)
         for queue in self._queues.values():

@@ -2,11 +2,11 @@
 
 Each tick of a broker gets one symptom, from the first rule that holds:
 
-1. Nothing was probed, or the checker stalled: unknown.
+1. Nothing was probed: unknown.
 2. The controller has fenced it: `fenced` if it responds on its own listener, else `down`.
 3. No probe through the gateway reaches it, and it responds on its own listener: `cut-off`.
-4. Requests without data succeed, and no write to the partition that only it has, or to a file in its log
-   directory; or that partition has no leader, though the broker is alive: `storage-stuck`.
+4. Requests without data succeed, and the same way no write to the partition that only it has; or none to a
+   file in its log directory; or that partition has no leader, though the broker is alive: `storage-stuck`.
 5. Its load is high, and that of its peers is not: `suspect`. That is the balancer's problem.
 6. Writes to that partition take three times as long as on its peers, and longer than the floor: `slow`.
 7. Those are fast, and pairs that it follows are slow, though their leaders are fast alone: `slow-follower`.
@@ -16,15 +16,18 @@ A state follows from the last minute of symptoms: at once after two ticks withou
 twelve slow ticks, and back to `healthy` after twelve ticks without a symptom. That is why a state is the same
 after a restart of the judge, as soon as it has read the last minute again.
 
+A tick in which every checker stalled or was refused has no symptom. A broker that is sick or recovers stays
+so, in such a tick and in one without probes; any other is unknown. Neither is a reason to act.
+
 If several brokers and more than a tenth are sick, or two zones are, the fault is the cluster's: acting on
-single brokers would make it worse. Slowness that is expected, as during a roll or while a broker catches
-up, is no symptom.
+single brokers would make it worse. What is expected is no symptom: anything of a broker that is restarted
+on purpose, and slowness of one that is being filled or emptied.
 """
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -66,6 +69,7 @@ SILENT: Final = frozenset(
 )
 SLOWNESS: Final = frozenset((HealthState.SLOW, HealthState.SLOW_FOLLOWER))
 SICK: Final = SILENT | SLOWNESS
+LASTING: Final = SICK | {HealthState.RECOVERING}  # until a minute without a symptom
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class BrokerHealth:
     symptoms: tuple[HealthState, ...] = ()  # of the last ticks, newest last
     spells: tuple[float, ...] = ()  # when it became sick, within the last hour
     reason: str = ""  # of the last symptom
+    judged: bool = True  # there was evidence in the last tick
 
     @property
     def flapping(self) -> bool:
@@ -104,20 +109,23 @@ def judge(
     now: float,
     *,
     zones: Mapping[int, str],
-    expected: Collection[int] = (),
+    restarted: Collection[int] = (),
+    moved: Collection[int] = (),
     stalled: bool = False,
 ) -> Verdict:
-    """The states after one tick. `expected` are brokers that are restarted or moved on purpose."""
+    """The states after one tick. Brokers may be `restarted` on purpose, or `moved`: filled or emptied."""
     brokers: dict[int, BrokerHealth] = {}
     findings = []
     for broker, seen in evidence.items():
         known = before.get(broker, BrokerHealth(since=now))
         if stalled:
-            brokers[broker] = known
+            brokers[broker] = _unjudged(known, now)
             continue
         symptom, reason = _symptom(broker, evidence)
-        if broker in expected and symptom is not HealthState.HEALTHY:
-            symptom, reason = HealthState.UNKNOWN, "it is restarted or moved on purpose"
+        if broker in restarted and symptom is not HealthState.HEALTHY:
+            symptom, reason = HealthState.UNKNOWN, "it is restarted on purpose"
+        if broker in moved and symptom in SLOWNESS:
+            symptom, reason = HealthState.UNKNOWN, "partitions are moved to it or away from it"
         brokers[broker] = after = _after(known, symptom, reason, now)
         if after.state in SICK:
             findings.append(Finding(broker, after.state, after.reason, _ruled_out(seen, after.state)))
@@ -138,7 +146,7 @@ def _symptom(broker: int, evidence: Mapping[int, Evidence]) -> tuple[HealthState
     if all(each.succeeded == 0 for each in through) and seen.reach.sent and seen.inner.succeeded:
         return HealthState.CUT_OFF, "no probe through the gateway reaches it, and it responds inside"
     responds = seen.reach.succeeded or seen.inner.succeeded
-    if seen.alone.all_failed and responds:
+    if seen.alone.all_failed and responds and not seen.reach.all_failed:
         return HealthState.STORAGE_STUCK, "no write succeeds, and requests without data do"
     if seen.directory.all_failed and not seen.alone.succeeded and responds:
         return HealthState.STORAGE_STUCK, "its log directory cannot be written"
@@ -147,9 +155,10 @@ def _symptom(broker: int, evidence: Mapping[int, Evidence]) -> tuple[HealthState
     peers = [other for other in evidence if other != broker]
     if _overloaded(seen, [evidence[other] for other in peers]):
         return HealthState.SUSPECT, f"its load is {seen.load:.0%}, which is for the balancer to change"
-    if ratio := _slow(seen.alone, [evidence[other].alone for other in peers]):
+    if ratio := _slow_alone(broker, evidence):
         return HealthState.SLOW, f"its writes take {ratio:.0f} times as long as those of its peers"
-    if ratio := _slow(seen.followed, [evidence[other].followed for other in peers]):
+    ratio = _slow(seen.followed, [evidence[other].followed for other in peers])
+    if ratio and not any(_slow_alone(leader, evidence) for leader in seen.leaders):
         return HealthState.SLOW_FOLLOWER, f"pairs that it follows take {ratio:.0f} times as long as others"
     if any(each.sent > each.succeeded for each in through):
         return HealthState.SUSPECT, "some probes failed"
@@ -161,6 +170,12 @@ def _overloaded(own: Evidence, peers: Sequence[Evidence]) -> bool:
     if own.load is None or own.load < LOAD_HIGH or not others:
         return False
     return statistics.median(others) < LOAD_HIGH
+
+
+def _slow_alone(broker: int, evidence: Mapping[int, Evidence]) -> float:
+    if broker not in evidence:
+        return 0.0
+    return _slow(evidence[broker].alone, [each.alone for other, each in evidence.items() if other != broker])
 
 
 def _slow(own: Sample, peers: Sequence[Sample]) -> float:
@@ -179,13 +194,20 @@ def _slow(own: Sample, peers: Sequence[Sample]) -> float:
 
 def _after(known: BrokerHealth, symptom: HealthState, reason: str, now: float) -> BrokerHealth:
     symptoms = (*known.symptoms, symptom)[-TICKS_MAX:]
-    spells = tuple(at for at in known.spells if now - at < SPELL_SECONDS)
+    spells = tuple(at for at in known.spells if abs(now - at) < SPELL_SECONDS)  # the clock may be set back
     state = _state(known.state, symptoms)
     if state in SICK and known.state not in SICK:
         spells = (*spells, now)
     shown = reason if symptom in SICK or state not in SICK else known.reason
     since = known.since if state is known.state else now
-    return BrokerHealth(state, since, symptoms, spells, shown)
+    return BrokerHealth(state, since, symptoms, spells, shown, judged=symptom is not HealthState.UNKNOWN)
+
+
+def _unjudged(known: BrokerHealth, now: float) -> BrokerHealth:
+    if known.state in LASTING or known.state is HealthState.UNKNOWN:
+        return replace(known, judged=False)
+    reason = "every checker stalled or was refused"
+    return replace(known, state=HealthState.UNKNOWN, since=now, reason=reason, judged=False)
 
 
 def _state(before: HealthState, symptoms: tuple[HealthState, ...]) -> HealthState:
@@ -196,13 +218,13 @@ def _state(before: HealthState, symptoms: tuple[HealthState, ...]) -> HealthStat
     if len(slow) >= TICKS_SLOW:
         return statistics.mode(slow)
     if symptoms[-1] is HealthState.UNKNOWN:
-        return before if before in SICK else HealthState.UNKNOWN
+        return before if before in LASTING else HealthState.UNKNOWN
     well = 0
     for each in reversed(symptoms):
         if each is not HealthState.HEALTHY:
             break
         well += 1
-    if before in SICK or before is HealthState.RECOVERING:
+    if before in LASTING:
         if well >= TICKS_WELL:
             return HealthState.HEALTHY
         return HealthState.RECOVERING if well else before

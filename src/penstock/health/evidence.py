@@ -66,6 +66,7 @@ class Evidence:
     leaderless: bool = False  # the partition that only it has had no leader all the time
     load: float | None = None  # 0 to 1; None: unknown
     pressed: bool = False  # clients' requests wait at a gateway
+    leaders: frozenset[int] = frozenset()  # of the pairs that it follows
 
     @property
     def known(self) -> bool:
@@ -143,7 +144,9 @@ def _evidence(broker: int, rows: dict[tuple[int, str], dict[str, list[HealthProb
         return _sample(list(rows.get((broker, role), {}).values()))
 
     session = [p for each in rows.get((broker, str(ProbeRole.SESSION)), {}).values() for p in each]
-    fenced = session[-1].error == NOT_ALIVE if session else None
+    # Probes come from several partitions, in an order that differs from reading to reading.
+    newest = max(session, key=lambda p: (p.time_ms, p.checker, p.sequence), default=None)
+    fenced = None if newest is None else newest.error == NOT_ALIVE
     alone = sample(str(ProbeRole.ALONE))
     return Evidence(
         alone,
@@ -155,6 +158,7 @@ def _evidence(broker: int, rows: dict[tuple[int, str], dict[str, list[HealthProb
         fenced,
         sample(str(ProbeRole.DIRECTORY)),
         leaderless=not alone.sent and (broker, LEADERLESS) in rows,
+        leaders=frozenset(int(p.broker) for each in rows.get((broker, FOLLOWED), {}).values() for p in each),
     )
 
 

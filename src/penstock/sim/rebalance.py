@@ -28,8 +28,8 @@ from penstock.balance.planner import plan
 from penstock.balance.rounds import (
     DAY_SECONDS,
     HOUR_SECONDS,
+    BalancerMode,
     ClusterCondition,
-    Mode,
     RecentPlan,
     RoundDecision,
     decide,
@@ -299,7 +299,7 @@ class Cluster:
             at = self.running.started
             plans.append(RecentPlan(at, None, len(self.running.partitions), self.running.bytes))
         condition = ClusterCondition(violated, obstacles, plans)
-        self.round = decide(self.round, condition, Mode.AUTO, now)
+        self.round = decide(self.round, condition, BalancerMode.AUTO, now)
         allowance = self.round.plan
         if allowance is None or not self.round.run:
             return

@@ -19,7 +19,7 @@ from penstock.control.incidents import change_incident
 from penstock.control.mitigations import of_cluster
 from penstock.health.detector import BrokerHealth, HealthState
 from penstock.health.evidence import Sample
-from penstock.health.mitigation import Mode
+from penstock.health.mitigation import HealthMode
 from penstock.health.slo import RULES, breakdown
 from penstock.model.entities import BrokerHold, Incident, IncidentState, OperatorRole, PhysicalCluster
 
@@ -153,9 +153,9 @@ class IncidentView(View):
 class HealthSettings(RequestBody):
     """Omitted values stay unchanged."""
 
-    mode: Mode | None = None
+    mode: HealthMode | None = None
     """`advise` only reports what it would do, `auto` does it."""
-    actions: dict[str, Mode] = {}
+    actions: dict[str, HealthMode] = {}
     """Modes of single actions: `demote`, `exclude`, `hold`, `restart`."""
     target: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Availability; 0: by the number of zones."""
@@ -291,7 +291,7 @@ async def delete_hold(call: Change, physical: Id, broker: Number, response: Resp
 
 
 def _known(health: ClusterHealth | None, broker: int) -> BrokerHealth:
-    if health is None or time.time() - health.judged_ms / 1000 > STALE_SECONDS:
+    if health is None or abs(time.time() - health.judged_ms / 1000) > STALE_SECONDS:
         return BrokerHealth(HealthState.UNKNOWN, reason="nothing has been judged lately")
     return health.verdict.brokers.get(broker, BrokerHealth())
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from penstock.balance.broker_load import DEFAULT, Profile, Unknown, cluster_load, imbalance
-from penstock.balance.rounds import Mode
+from penstock.balance.rounds import BalancerMode
 from penstock.control.api.app import Caller, Change, CurrentPlane, operation_view
 from penstock.control.api.auth import require
 from penstock.control.api.routes import Id
@@ -73,7 +73,7 @@ class ClusterLoadView(View):
 
 
 class BalanceMode(RequestBody):
-    mode: Mode
+    mode: BalancerMode
     """`advise` proposes plans, `auto` also runs them."""
 
 

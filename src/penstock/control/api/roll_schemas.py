@@ -93,7 +93,7 @@ class RollAccepted(Accepted):
     roll: RollView
 
 
-class DifferenceView(View):
+class GenerationDifferenceView(View):
     part: str
     running: str
     desired: str
@@ -109,7 +109,7 @@ class GenerationView(View):
     running: str | None
     """Digest of what it runs with; none if it is down."""
     desired: str
-    behind: list[DifferenceView]
+    behind: list[GenerationDifferenceView]
     """What a restart would change."""
 
     @classmethod
@@ -120,7 +120,7 @@ class GenerationView(View):
             kafka="" if running is None else running.kafka,
             running=None if running is None else running.digest,
             desired=node.desired.digest,
-            behind=[DifferenceView.of_attributes(each) for each in node.behind],
+            behind=[GenerationDifferenceView.of_attributes(each) for each in node.behind],
         )
 
 

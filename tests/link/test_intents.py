@@ -16,6 +16,7 @@ from penstock.link.metadata_service import MetadataService
 from penstock.link.mirror import Mirror
 from penstock.link.runner import DELETED_ROUNDS, LinkRunner
 from penstock.model.durability import Deleted, Intent
+from penstock.wire.error_codes import Code
 from tests.link.test_truncation import NO_CLIENT, PLACE, led_at, lineage, mirror_of
 
 if TYPE_CHECKING:
@@ -131,6 +132,9 @@ async def test_a_mirror_is_deleted_with_its_source_only_after_its_intent(
         shadow=SimpleNamespace(image=SimpleNamespace(topics={"orders": ID})),
     )  # fmt: skip
 
+    async def describe(_: object, names: list[str]) -> dict[str, Any]:
+        return {name: broker_error("Metadata", Code.UNKNOWN_TOPIC_OR_PARTITION, None, name) for name in names}
+
     async def delete(_: object, *, ids: list[UUID]) -> dict[UUID, None]:
         recorded.calls += ids
         return dict.fromkeys(ids)
@@ -138,6 +142,7 @@ async def test_a_mirror_is_deleted_with_its_source_only_after_its_intent(
     async def done(*_: object, **__: object) -> None:
         return None
 
+    monkeypatch.setattr(topics, "describe", describe)
     monkeypatch.setattr(topics, "delete", delete)
     monkeypatch.setattr(mirror_topics, "open_", done)
     monkeypatch.setattr(runner, "_save", done)

@@ -55,6 +55,13 @@ def partition(end: int, lineage: Lineage, *, known: Sequence[int] = (1, 2)) -> M
     return MirrorPartition(PLACE, led, lineage)
 
 
+class Intents:
+    """Records nothing."""
+
+    async def record(self, *_: object) -> None:
+        return None
+
+
 class Written(list[Lineage]):
     """Lineages that a mirror has written."""
 
@@ -66,7 +73,7 @@ def mirror_of(one: MirrorPartition | None = None, **values: Any) -> tuple[Mirror
     image = SimpleNamespace(topics={"orders": KEY.topic_id}, partitions={KEY: STATE})
     shadow = SimpleNamespace(id=SHADOW, announce=lambda: None, image=image)
     ids, written = SimpleNamespace(saw=lambda _: None), Written()
-    given: dict[str, Any] = {"shadow": shadow, "client": None, "brokers": None} | values
+    given: dict[str, Any] = {"shadow": shadow, "client": None, "brokers": None, "intents": Intents()} | values
     mirror = Mirror(link="east", lineages={}, write_lineage=written, producer_ids=cast("Any", ids), **given)
     mirror.topic_ids["orders"] = str(UUID(int=5))
     if one is not None:

@@ -24,10 +24,10 @@ import psutil
 import yaml
 
 from bench.harness import Result, Run, main
+from penstock.control.physical.addresses import root_token
 from penstock.control.physical.configured import cluster_id
 from penstock.control.physical.gateway_files import free_ports
 from penstock.control.physical.local import write_gateway_file
-from penstock.control.process import root_token
 from penstock.fleet.gateway_credentials import GatewayCredentials, tenants_key
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import LocalFleet, open_fleet, save_fleet_document

@@ -206,6 +206,20 @@ def test_without_the_platform_packages_the_command_names_the_extra_to_install() 
     assert done.stderr == f"error: {expected}\n  {expected.advice}\n"
 
 
+def test_commands_of_the_local_platform_start_without_the_servers_that_they_start() -> None:
+    """Importing the control plane's HTTP server costs two seconds of processor time."""
+    program = (
+        "import sys, penstock.cli.app, penstock.cli.local, penstock.cli.doctor, penstock.cli.debug\n"
+        "print([name for name in ('fastapi', 'uvicorn', 'grpc', 'numpy', 'pyspark') if name in sys.modules])"
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=clean_environment()
+    )
+
+    assert ran.stdout.strip() == "[]"
+
+
 def test_the_version_is_the_packages(here: Callable[..., CommandResult]) -> None:
     assert here("--version").out.strip() == __version__
     assert here("version", "-o", "json").data["penstock"] == __version__

@@ -70,7 +70,7 @@ INTERRUPTED, UNREAD = 130, 141
 
 
 def command_tree(only: str | None = None) -> App:
-    """The whole tree, or one command of it, which costs only that command's imports."""
+    """The whole tree, or one command of it, which costs only that command's imports; "" has no command."""
     app = App(
         name="penstock",
         help=(
@@ -120,8 +120,9 @@ def _execute(words: list[str]) -> object:
     else:
         read_settings(os.environ)  # a misspelt setting is an error for every command
     command = words[0] if words and words[0] in COMMANDS else None
+    needed = "" if words == ["--version"] else command
     try:
-        return command_tree(command)(
+        return command_tree(needed)(
             words, console=console, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:

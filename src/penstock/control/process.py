@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import structlog
 import uvicorn
 
-from penstock.atomic_files import write_atomically
 from penstock.certificate_reload import ServerCertificate
 from penstock.control.api.app import make_api
 from penstock.control.home import Home
 from penstock.control.metrics import ControlMetrics, why_not_ready
 from penstock.control.notification import Notifier
-from penstock.control.physical.addresses import TOKEN_FILE
+from penstock.control.physical.addresses import root_token
 from penstock.control.physical.cluster_access import Clusters
 from penstock.control.physical.configured import provide, require_same, require_unclaimed
 from penstock.control.physical.local import fleet_clusters
@@ -27,7 +25,6 @@ from penstock.control.physical.provider import Provisioners
 from penstock.control.service import CellWatch, ControlPlane, Role
 from penstock.control.settings import check_listener
 from penstock.control.sizing import SizingFiles
-from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory
 from penstock.metrics_server import metrics_at, on_loop, page_of
 from penstock.model import fault_points
 from penstock.model.api_keys import hashed
@@ -47,7 +44,6 @@ if TYPE_CHECKING:
     from penstock.fleet.layout import Layout
     from penstock.fleet.passwords import PlatformKey
 
-TOKEN_BYTES: Final = 32
 BACKLOG: Final = 1024
 SHUTDOWN_SECONDS: Final = 3  # for requests in progress at shutdown
 HOME_BACKOFF: Final = Backoff(0.5, 10.0)
@@ -250,14 +246,6 @@ class Server:
 
     def close(self) -> None:
         self._listener.close()
-
-
-def root_token(layout: Layout) -> str:
-    """The root operator's token, readable with the home's secrets; created at the first start."""
-    path = make_directory(layout.secrets, mode=SECRET_DIRECTORY_MODE) / TOKEN_FILE
-    if not path.exists():
-        write_atomically(path, secrets.token_urlsafe(TOKEN_BYTES), mode=SECRET_FILE_MODE)
-    return path.read_text().strip()
 
 
 class _UvicornServer(uvicorn.Server):

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from penstock.control.physical.addresses import ADDRESS_FILE, URL_DEFAULT
+from penstock.control.physical.addresses import ADDRESS_FILE, URL_DEFAULT, root_token
 from penstock.control.physical.gateway_files import advertised_bootstrap, free_ports, management_address
 from penstock.control.physical.local import gateway_file, write_gateway_file
-from penstock.control.process import root_token
 from penstock.platform.control_client import read_address
 from penstock.process_identity import identify, this_process, write_identity
 

@@ -3,7 +3,7 @@
 It knows addresses and secrets, which the registry does not. It makes no decisions about tenants.
 
 Modules:
-  addresses           default URL and file names of a local control plane
+  addresses           default URL, file names and root token of a local control plane
   adopted             dedicated clusters on adopted brokers that run elsewhere
   cluster_access      how physical clusters are reached: addresses, secrets, clients
   configured          clusters that the control plane's settings name

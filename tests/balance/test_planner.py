@@ -186,6 +186,21 @@ def test_a_partition_whose_follower_moves_may_be_led_elsewhere_in_the_same_actio
         assert action.after[0] in action.before  # it is in sync already
 
 
+def test_two_partitions_that_no_broker_has_room_for_are_led_by_different_ones() -> None:
+    model = cluster(2, brokers=12, partitions=600)
+    heavy = model.costs.leader[:, Resource.EGRESS].sum() / 12 * 1.5  # more than a broker's share
+    leader, replicas = model.costs.leader.copy(), model.replicas.copy()
+    leader[:2, Resource.EGRESS] = heavy
+    replicas[:2] = [[0, 1, 2], [0, 4, 5]]
+    model = replace(model, costs=Costs(leader, model.costs.follower), replicas=replicas)
+
+    done = made(model)
+
+    after = executed(model, done.actions)
+    assert len({int(after.replicas[one, after.leaders[one]]) for one in (0, 1)}) == 2
+    assert after.totals[:, Resource.EGRESS].max() < 2 * heavy
+
+
 def test_violations_of_triggering_goals_start_a_round() -> None:
     model = cluster(1, partitions=3000)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SLACK: Final = 1e-9  # of a bound, for rounding
 CLOCK_EVERY: Final = 64  # candidates
+TRADED: Final = [Resource.EGRESS, Resource.LOAD, Resource.LEADER_INGRESS, Resource.LEADERS]  # follow leaders
 PLACES: Final = "zones-and-brokers"  # no other broker may have the replica
 
 
@@ -75,6 +76,12 @@ class PlanState:
         there = totals[destination, resource] - target[destination, resource]
         return bool(max(there + value, 0.0) - max(there, 0.0) < min(max(over, 0.0), value) * (1 - SLACK))
 
+    def traded(self, source: int) -> Floats:
+        """Limits for what is traded: no broker may carry more afterwards than its source did before."""
+        limits = self.accepted.copy()
+        limits[:, TRADED] = np.maximum(limits[:, TRADED], self.totals[source, TRADED])
+        return limits
+
     def destination(
         self,
         partition: int,
@@ -86,8 +93,9 @@ class PlanState:
         *,
         held: tuple[int, ...] | None = None,
         improving: bool = True,
+        heavy: bool = False,
     ) -> int:
-        """The least loaded broker that may take this replica, or ABSENT."""
+        """The least loaded broker that may take this replica, or ABSENT. What is heavy may be traded."""
         model = self.model
         cell = int(model.cells[partition])
         members = self.receivers.get(cell, self.receivers[ANYWHERE][:0])
@@ -105,7 +113,7 @@ class PlanState:
             helps = allowed & (beyond < min(over, float(cost[resource])) * (1 - SLACK))
         if held is None and self.spread is not None:
             helps = helps & self.spread.fits(int(model.topics[partition]), members)
-        for limit in limits:
+        for limit in (*limits, self.traded(source)) if heavy else limits:
             within = (after <= limit[members]) | (cost <= 0)
             fits = helps & within.all(axis=1)
             if fits.any():

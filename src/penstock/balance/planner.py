@@ -4,8 +4,11 @@ Goals run once each, the most important first. For each broker above a goal's ta
 this order, to hand leadership to an in-sync replica elsewhere (no bytes), to move replicas, and to swap them.
 A step must reduce what brokers carry beyond the goal's target, and be accepted by every other goal: it may
 bring no broker above what that goal accepts, which is a little more than its target, so that goals leave each
-other room. A partition takes part in at most one action: a plan is a difference, not a history. Only the
-leadership of a partition may still change when one of its followers moves; both are then one action.
+other room. A heavy partition may also be led where no broker has room for it, if that broker then carries no
+more than the one before did: lighter ones can leave it.
+
+A partition takes part in at most one action: a plan is a difference, not a history. Only the leadership of a
+partition may still change when one of its followers moves; both are then one action.
 
 Replicas that carry much for few bytes move first. One that carries no more than the excess is preferred: the
 plan should not move more than is needed. Where only the number counts, those move that other goals hardly
@@ -47,13 +50,16 @@ from penstock.balance.plan_state import PLACES, SLACK, PlanState
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from penstock.balance.model import ClusterModel, Floats, Ints
+    from penstock.balance.model import Bools, ClusterModel, Floats, Ints
 
 __all__ = ["Action", "ActionKind", "Plan", "Purpose", "Remainder", "Request", "Shortfall", "executed", "plan"]
 
 SWAP_OUT, SWAP_IN, SWAP_BROKERS = 32, 64, 4  # candidates tried for swaps
 PASSES_MAX: Final = 6
 REFUSED_MAX: Final = 60  # in a row: then a broker keeps what it has
+HEAVY: Final = (
+    0.05  # of what a broker should carry: what others may be given at the expense of what they have
+)
 LEADER_ONLY: Final = frozenset((Resource.EGRESS, Resource.LOAD, Resource.LEADER_INGRESS, Resource.LEADERS))
 COUNTS: Final = frozenset((Resource.LEADERS, Resource.REPLICAS))
 EMPTY, LEADS_NOTHING = "empty", "leads-nothing"  # reasons of actions besides goals
@@ -254,10 +260,13 @@ class _Planner(PlanState):
         target = self.bounds.target[broker, resource]
         led = self.led(broker)
         gains = model.costs.leader[led] - model.costs.follower[led]
+        heavy = _heavy(gains, resource, target)
         # Most partitions have no follower that could take over: found for all of them at once.
         followers = model.replicas[led]
         able = (followers != broker) & (followers != ABSENT) & model.in_sync[led] & self.may_lead[followers]
-        room = self.totals[followers] + gains[:, np.newaxis] <= self.accepted[followers]
+        limits = self.accepted[followers]
+        limits[heavy] = self.traded(broker)[followers[heavy]]
+        room = self.totals[followers] + gains[:, np.newaxis] <= limits
         able &= (room | (gains <= 0)[:, np.newaxis]).all(axis=2)
         worth = -self.weight(gains, resource) if resource in COUNTS else gains[:, resource]
         order = np.argsort(-worth, kind="stable")
@@ -267,13 +276,14 @@ class _Planner(PlanState):
             if self.totals[broker, resource] <= target or self.over():
                 break
             if able[row].any():
-                self._hand_over(int(led[row]), goal.name, resource, (self.accepted,))
+                self._hand_over(int(led[row]), goal.name, resource, (self.accepted,), heavy=bool(heavy[row]))
 
     def _shed_replicas(self, broker: int, goal: Goal, refused: Counter[str]) -> None:
         resource, target = goal.resource, self.bounds.target[broker, goal.resource]
         flat = self.movable(broker)
         cost = self.model.cost_of(flat)
         worth = -self.weight(cost, resource) if resource in COUNTS else _density(cost, resource)
+        heavy = _heavy(cost, resource, target)
         too_large = []  # those that carry more than the excess come last, the lightest first
         refused_in_a_row = 0
         order = [int(row) for row in np.argsort(-worth, kind="stable") if cost[row, resource] > 0]
@@ -287,12 +297,18 @@ class _Planner(PlanState):
             if cost[row, resource] > left:
                 too_large.append(row)
                 continue
-            moved = self._move(int(flat[row]), cost[row], goal.name, resource, (self.accepted,), refused)
+            moved = self._move(
+                int(flat[row]), cost[row], goal.name, resource, (self.accepted,), refused,
+                heavy=bool(heavy[row]),
+            )  # fmt: skip
             refused_in_a_row = 0 if moved else refused_in_a_row + 1
         for row in sorted(too_large, key=lambda row: float(cost[row, resource]))[:REFUSED_MAX]:
             if self.totals[broker, resource] <= target or self.over():
                 break
-            self._move(int(flat[row]), cost[row], goal.name, resource, (self.accepted,), refused)
+            self._move(
+                int(flat[row]), cost[row], goal.name, resource, (self.accepted,), refused,
+                heavy=bool(heavy[row]),
+            )  # fmt: skip
 
     # Steps
 
@@ -304,8 +320,12 @@ class _Planner(PlanState):
         limits: tuple[Floats, ...],
         *,
         improving: bool = True,
+        heavy: bool = False,
     ) -> bool:
-        """Gives leadership to the least loaded in-sync replica that the first of these limits allow."""
+        """Gives leadership to the least loaded in-sync replica that the first of these limits allow.
+
+        What is heavy may also be traded.
+        """
         model = self.model
         source = int(model.replicas[partition, model.leaders[partition]])
         number = self.action_of.get(partition)
@@ -318,7 +338,7 @@ class _Planner(PlanState):
         ]
         if improving:
             followers = [one for one in followers if self.improves(source, one, gain, resource)]
-        for limit in limits:
+        for limit in (*limits, self.traded(source)) if heavy else limits:
             fitting = [
                 one for one in followers if ((self.totals[one] + gain <= limit[one]) | (gain <= 0)).all()
             ]
@@ -352,15 +372,16 @@ class _Planner(PlanState):
         refused: Counter[str],
         *,
         improving: bool = True,
+        heavy: bool = False,
         carried: tuple[float, float] | None = None,
     ) -> bool:
-        """Moves a replica to where the first of these limits allow it."""
+        """Moves a replica to where the first of these limits allow it. What is heavy may also be traded."""
         partition, position = divmod(index, self.model.factor_max)
         source = int(self.model.replicas[partition, position])
         if self.too_many_bytes(float(cost[Resource.DISK])):
             return False
         destination = self.destination(
-            partition, position, cost, resource, limits, refused, improving=improving
+            partition, position, cost, resource, limits, refused, improving=improving, heavy=heavy
         )
         if destination == ABSENT:
             return False
@@ -519,6 +540,10 @@ def _brokers_for(amount: float, room: float | None, zones: int) -> int:
     if room is None or not math.isfinite(room) or room <= 0:
         return max(zones, 1)
     return math.ceil(amount / room)
+
+
+def _heavy(cost: Floats, resource: Resource, target: float) -> Bools:
+    return np.asarray(cost[:, resource] > (math.inf if resource in COUNTS else HEAVY * target))
 
 
 def _density(cost: Floats, resource: Resource) -> Floats:

@@ -427,11 +427,14 @@ def test_a_field_with_a_default_may_be_missing() -> None:
         (EXAMPLES[0], "sequence", True, "an integer of 64 bits"),
         (EXAMPLES[0], "sequence", 1 << 63, "an integer of 64 bits"),
         (EXAMPLES[0], "sequence", -1, "zero or more"),
-        (EXAMPLES[0], "tenant", 7, "a string"),
+        (EXAMPLES[0], "tenant", 7, "a string of Unicode characters"),
+        (EXAMPLES[0], "tenant", "\ud800", "a string of Unicode characters"),  # it could not be written again
+        (EXAMPLES[0], "used", {"\udfff": 1}, "a string of Unicode characters"),
         (EXAMPLES[0], "used", [], "an object"),
         (EXAMPLES[0], "used", {"requests": -1}, "zero or more, each"),
         (EXAMPLES[0], "used", {"requests": 0.5}, "an integer of 64 bits"),
-        (EXAMPLES[1], "quota", {"requests": "many"}, "a number"),
+        (EXAMPLES[1], "quota", {"requests": "many"}, "a finite number"),
+        (EXAMPLES[1], "quota", {"requests": 10**400}, "a finite number"),
         (EXAMPLES[1], "lazy", "all", "a list"),
         (EXAMPLES[1], "valid_ms", 0, "more than zero"),
         (EXAMPLES[1], "shares", {"b1": {"requests": -0.5}}, "zero or more, each"),
@@ -462,6 +465,13 @@ def test_an_invalid_field_is_named_with_what_was_expected(
     assert (refusal.value.facts["field"], refusal.value.facts["expected"]) == (field, expected)
 
 
+def test_a_number_that_only_overflows_is_refused() -> None:
+    quota = EXAMPLES[1].to_bytes().replace(b"10485760.0", b"1e999")  # infinity, without its name
+
+    with pytest.raises(EventFieldInvalid, match="a finite number"):
+        QuotaShares.from_bytes(quota)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -471,12 +481,13 @@ def test_an_invalid_field_is_named_with_what_was_expected(
         b'{"schema": 1}',
         b'{"schema": "usage/one"}',
         b'{"schema": "usage/0.9"}',
+        b'{"schema": "usage/%s.0"}' % (b"9" * 5000),
         b'{"schema": "usage/1.0", "sequence": NaN}',
         b"\xff\xfe",
         b"[" * 100_000,
         b" " * (EVENT_BYTES_MAX + 1),
     ],
-    ids=["no value", "empty", "list", "number", "words", "older", "NaN", "no text", "deep", "huge"],
+    ids=["no value", "empty", "list", "number", "words", "older", "long", "NaN", "no text", "deep", "huge"],
 )
 def test_a_value_that_is_not_an_event_is_refused(value: bytes | None) -> None:
     with pytest.raises(EventUnreadable):

@@ -16,6 +16,8 @@ mappings and tuples of these, and frozen dataclasses of these. `object` is any J
 from __future__ import annotations
 
 import json
+import re
+import sys
 import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -26,7 +28,10 @@ from penstock.model.errors.events import EventFieldInvalid, EventOfAnotherKind, 
 
 SCHEMA: Final = "schema"
 EVENT_BYTES_MAX: Final = 1 << 20  # about Kafka's default limit for one record
+VERSION_DIGITS_MAX: Final = 9
 VALUE_SHOWN_MAX: Final = 80  # characters of an invalid value that an error shows
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 Reader = Callable[[object], Any]
 
@@ -88,7 +93,7 @@ class Event:
         if kind != cls.kind:
             raise EventOfAnotherKind(expected=cls.kind, actual=kind)
         major, _, minor = version.partition(".")
-        if not (major.isdecimal() and minor.isdecimal()):
+        if not all(number.isdecimal() and len(number) <= VERSION_DIGITS_MAX for number in (major, minor)):
             raise EventUnreadable(kind=cls.kind, reason=f"`schema` is {members[SCHEMA]!r}")
         if int(major) > cls.major:
             raise EventTooNew(kind=cls.kind, actual=version, major=cls.major)
@@ -190,7 +195,7 @@ def _mapping_reader(read: Reader) -> Reader:
     def mapping(value: object) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise WrongType("an object")
-        return {name: read(member) for name, member in value.items()}
+        return {_text(name): read(member) for name, member in value.items()}
 
     return mapping
 
@@ -222,15 +227,16 @@ def _integer(value: object) -> int:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
-    raise WrongType("a number")
+    raise WrongType("a finite number")
 
 
 def _text(value: object) -> str:
-    if isinstance(value, str):
+    """JSON can escape half of a surrogate pair, which could not be written again."""
+    if isinstance(value, str) and (value.isascii() or not _SURROGATE.search(value)):
         return value
-    raise WrongType("a string")
+    raise WrongType("a string of Unicode characters")
 
 
 def _truth(value: object) -> bool:

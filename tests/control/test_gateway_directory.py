@@ -75,3 +75,22 @@ def test_heartbeats_of_long_ago_do_not_make_a_gateway_live() -> None:
     assert 3_500 < gateway.silent_seconds < 4_000
     reader._apply([Record(10, 0, ONE.key, None)])
     assert directory.all() == []
+
+
+def test_records_that_no_gateway_writes_leave_the_others_as_they_are() -> None:
+    """Whoever has stolen gateway credentials may write anything to this topic."""
+    directory = GatewayDirectory(Clock())
+    reader = directory.reader(PHYSICAL, cast("Client", None))
+    elsewhere = replace(ONE, cluster=PhysicalClusterId("pkc-000001"), gateway="gw-3")
+    unwritable = TWO.to_bytes().replace(b"gw-2.example.com", rb"\ud800")
+
+    reader._apply(
+        [
+            *records(ONE, elsewhere),
+            Record(2, 0, b"\xff", None),
+            Record(3, 0, None, None),
+            Record(4, 0, TWO.key, unwritable),
+        ]
+    )
+
+    assert [each.heartbeat for each in directory.all()] == [ONE]

@@ -23,6 +23,7 @@ Modules:
   effects             the effects of operation steps outside the registry
   gateway_calls       executes for gateways what needs rights on the whole cluster
   gateway_directory   the gateways that have registered themselves, and whether they live
+  gateway_follower    follows the gateways of every cluster, and their quota shares
   health_service      judges the brokers of every cluster, and acts on what is wrong
   health_settings     what setting modes, targets and holds changes in the registry
   home                the cluster that holds the registry, and what a new leadership term writes first

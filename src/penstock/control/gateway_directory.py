@@ -103,10 +103,11 @@ class _ClusterGateways:
     def apply(self, records: Sequence[Record]) -> None:
         for record in records:
             if record.value is None:
-                self._names.forget((record.key or b"").decode())
+                self._names.forget((record.key or b"").decode(errors="replace"))
                 continue
             try:
                 heartbeat = GatewayHeartbeat.from_bytes(record.value)
+                heartbeat.require(heartbeat.cluster == self._cluster, "cluster", "the one of the topic")
             except PenstockError as failure:
                 log.warning("heartbeat not understood", cluster=self._cluster, error=str(failure))
                 continue

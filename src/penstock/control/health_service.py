@@ -433,13 +433,21 @@ async def _follow_pressure(client: Client, health: ClusterHealth) -> None:
                 position = (await bounds(client, PRESSURE))[1]
             chunk = await read(client, PRESSURE, position, wait_ms=1000, lane="health-pressure")
             for record in chunk.records:
-                event = BrokerPressure.from_bytes(record.value or b"")
-                key = int(event.broker), event.gateway
-                if event.phase is Phase.ENDED:
-                    health.pressed.pop(key, None)
-                else:
-                    health.pressed[key] = time.monotonic()
+                _apply_pressure(health, record.value or b"")
             position = chunk.position
         except PenstockError:
             position = None
             await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _apply_pressure(health: ClusterHealth, value: bytes) -> None:
+    try:
+        event = BrokerPressure.from_bytes(value)
+    except PenstockError as failure:  # perhaps written by a newer gateway
+        log.warning("pressure not understood", error=str(failure))
+        return
+    key = int(event.broker), event.gateway
+    if event.phase is Phase.ENDED:
+        health.pressed.pop(key, None)
+    else:
+        health.pressed[key] = time.monotonic()

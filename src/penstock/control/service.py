@@ -36,6 +36,7 @@ from penstock.control.cluster_placement import load_key
 from penstock.control.decisions import Decision, DecisionContext, decided_before
 from penstock.control.gateway_calls import GatewayCalls
 from penstock.control.gateway_directory import GatewayDirectory
+from penstock.control.gateway_follower import GatewayFollower
 from penstock.control.health_service import HealthService
 from penstock.control.kafka_access import TENANT_USER, read_acls
 from penstock.control.leadership import LeadershipTerm
@@ -76,8 +77,6 @@ from penstock.model.errors.control import (
 from penstock.model.ids import kafka_user
 from penstock.model.key_names import AUDIT_TOPIC, CONTROL_GROUP, REGISTRY_TOPIC
 from penstock.model.schema import EVENT_BYTES_MAX
-from penstock.quota.share_follower import ShareFollower
-from penstock.quota.usage_reports import GATEWAY_EXPIRY_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -210,7 +209,7 @@ class ControlPlane:
                 group.create_task(self._lead_while_owner(ownership)),
                 group.create_task(self._reconnect()),
                 group.create_task(self._observe()),
-                group.create_task(self._follow_gateways()),
+                group.create_task(GatewayFollower(self.clusters, self.gateways, self.shares).run()),
                 group.create_task(self.plans.run()),
                 group.create_task(self.balancing.run()),
                 group.create_task(self.health.run()),
@@ -408,32 +407,6 @@ class ControlPlane:
     def _loads_of(self, cluster: str) -> dict[int, float]:
         loads = self.broker_loads.get(cluster, ())
         return {int(each.broker): each.load for each in loads if each.load is not None}
-
-    async def _follow_gateways(self) -> None:
-        """Follows the gateways of every known cluster, and the shares that coordinators give them."""
-        following: dict[str, asyncio.Future[list[None]]] = {}
-        try:
-            while True:
-                known = {provided.id for provided in self.clusters.known}
-                for cluster in following.keys() - known:
-                    following.pop(cluster).cancel()
-                    self.gateways.forget(cluster)
-                for cluster in known - following.keys():
-                    client = self.clusters.client(cluster)
-                    shares = ShareFollower(client, on_shares=self._on_shares)
-                    readers = (shares.follower, self.gateways.reader(cluster, client))
-                    following[cluster] = asyncio.gather(*(reader.run() for reader in readers))
-                await asyncio.sleep(FOLLOW_SECONDS)
-                self.gateways.log_changes()
-                oldest = int((time.time() - GATEWAY_EXPIRY_SECONDS) * 1000)
-                self.shares = {t: shares for t, shares in self.shares.items() if shares.time_ms >= oldest}
-        finally:
-            for task in following.values():
-                task.cancel()
-            await asyncio.gather(*following.values(), return_exceptions=True)
-
-    def _on_shares(self, shares: QuotaShares) -> None:
-        self.shares[shares.tenant] = shares
 
     # Following
 

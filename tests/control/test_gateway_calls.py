@@ -13,6 +13,7 @@ from penstock.fleet.gateway_credentials import gateway_token
 from penstock.fleet.passwords import PlatformKey
 from penstock.model.entities import ServiceAccount
 from penstock.model.errors.control import (
+    ClusterNotConnected,
     GatewayCallRefused,
     GatewayCallsTooMany,
     RequestInvalid,
@@ -99,6 +100,79 @@ async def test_a_gateway_acts_for_tenants_of_its_cluster_and_below_their_prefix(
     for call, arguments in (("drop", {}), ("create_acls", {}), ("acls_of", {"accounts": ["x"] * 501})):
         with pytest.raises(RequestInvalid):
             await calls.execute(memory.registry, token, shop.id, call, arguments)
+
+
+ACCOUNT_ACL = {"user": "u", "resource": "topic", "name": "n", "pattern": "literal", "operation": "read"}
+GARBAGE: tuple[tuple[str, Any], ...] = (
+    ("acls_of", {}),
+    ("acls_of", {"accounts": "sa-000001"}),
+    ("acls_of", {"accounts": {"sa-000001": 1}}),
+    ("acls_of", {"accounts": [["sa-000001"]]}),
+    ("create_acls", {"acls": {}}),
+    ("create_acls", {"acls": ["x"]}),
+    ("create_acls", {"acls": [{}]}),
+    ("create_acls", {"acls": [ACCOUNT_ACL | {"more": "x"}]}),
+    *(("delete_acls", {"acls": [ACCOUNT_ACL | {key: 7}]}) for key in ACCOUNT_ACL),
+    *(("create_acls", {"acls": [ACCOUNT_ACL | {key: "x"}]}) for key in ("resource", "pattern", "operation")),
+    ("log_dirs", {"broker": 1, "partitions": [0]}),
+    ("log_dirs", {"broker": 1, "partitions": {"t": 0}}),
+    ("log_dirs", {"broker": 1, "partitions": {"t": [2**31]}}),
+    ("log_dirs", {"broker": 1, "partitions": {"t": [-1]}}),
+    ("log_dirs", {"broker": float("inf"), "partitions": {}}),
+    ("partitions_of", {"broker": 2**63}),
+    ("partitions_of", {"broker": None}),
+    ("broker_configs", {"broker": 1, "names": "ssl"}),
+    ("broker_configs", {"broker": 1, "names": [1]}),
+    ("broker_configs", {"broker": 1, "names": ["x"] * 1001}),
+)
+
+
+@pytest.mark.parametrize(("call", "arguments"), GARBAGE)
+async def test_garbage_is_refused_before_kafka_is_called(
+    memory: InMemoryControl, call: str, arguments: Any
+) -> None:
+    kafka = SlowKafka()
+    calls = GatewayCalls(OneCluster(kafka))
+    tenant, token = memory.registry.cluster("shop").id, gateway_token(PHYSICAL, "gw-1", KEY)
+
+    with pytest.raises(RequestInvalid, match="arguments"):
+        await calls.execute(memory.registry, token, tenant, call, arguments)
+
+    assert kafka.calls == 0
+
+
+async def test_a_cluster_that_is_not_connected_yet_is_no_wrong_token(memory: InMemoryControl) -> None:
+    """A control plane adds the clusters of its file after it has read the registry."""
+    clusters = OneCluster(SlowKafka())
+    calls = GatewayCalls(clusters)
+    provided = clusters.get(PHYSICAL)
+    await clusters.drop(PHYSICAL)
+    token = gateway_token(PHYSICAL, "gw-1", KEY)
+
+    with pytest.raises(ClusterNotConnected) as early:
+        calls.authenticate(memory.registry, token)
+    with pytest.raises(TokenRefused):
+        calls.authenticate(memory.registry, gateway_token("pkc-zzzzzz", "gw-1", KEY))
+
+    assert early.value.retriable
+    clusters.add(provided)
+    assert calls.authenticate(memory.registry, token) == (PHYSICAL, "gw-1")
+
+
+async def test_a_cluster_that_was_connected_again_is_called_by_its_new_client(
+    memory: InMemoryControl,
+) -> None:
+    before, after = SlowKafka(), SlowKafka()
+    clusters = OneCluster(before)
+    calls = GatewayCalls(clusters)
+    tenant, token = memory.registry.cluster("shop").id, gateway_token(PHYSICAL, "gw-1", KEY)
+    (account,) = memory.registry.all(ServiceAccount)
+    for kafka in (before, after):
+        kafka.released.set()
+        clusters.kafka = kafka
+        await calls.execute(memory.registry, token, tenant, "acls_of", {"accounts": [account.id]})
+
+    assert (before.calls, after.calls) == (1, 1)
 
 
 async def test_waiting_calls_are_bounded(memory: InMemoryControl) -> None:

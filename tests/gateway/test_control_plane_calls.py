@@ -113,6 +113,43 @@ async def test_while_none_responds_the_error_is_retriable_and_a_refusal_is_not(
         await calls.close()
 
 
+async def test_what_one_control_plane_refuses_another_may_execute(planes: list[ControlPlane]) -> None:
+    """A standby that is cut off from its home does not know of new tenants and accounts."""
+    behind = ControlPlane((403, {"detail": "not one of its tenants"}), (403, {"detail": "the same"}))
+    current = ControlPlane((200, {"result": ["g"]}), (503, {"detail": "not caught up"}))
+    planes += [behind, current]
+    calls = calls_to(behind.url, current.url)
+
+    assert await calls.groups_with_configs(TENANT) == ["g"]
+    with pytest.raises(PlatformCallUnavailable, match="not caught up"):  # it may be right, so retry
+        await calls.groups_with_configs(TENANT)
+
+    assert [len(plane.received) for plane in planes] == [2, 2]
+    await calls.close()
+
+
+GARBAGE: tuple[Any, ...] = (None, 7, "x", ["x"], [["x"]], {"x": 1}, {"x": [1]}, {"x": ["y", "z"]}, [{}])
+
+
+async def test_a_result_of_another_form_is_retriable(planes: list[ControlPlane]) -> None:
+    replies = [(200, {"result": result}) for result in GARBAGE for _ in range(4)]
+    planes.append(ControlPlane(*replies))
+    calls = calls_to(planes[0].url)
+
+    for result in GARBAGE:
+        for call in (
+            calls.acls_of(TENANT, [ACCOUNT]),
+            calls.create(TENANT, [READ, WRITE]),
+            calls.partitions_of(1, TENANT),
+        ):
+            with pytest.raises(PlatformCallUnavailable):
+                await call
+        if not isinstance(result, str | list | dict):
+            with pytest.raises(PlatformCallUnavailable):
+                await calls.groups_with_configs(TENANT)
+    await calls.close()
+
+
 async def test_each_acl_has_its_outcome(planes: list[ControlPlane]) -> None:
     planes.append(ControlPlane((200, {"result": [None, int(Code.POLICY_VIOLATION)]})))
     calls = calls_to(planes[0].url)

@@ -18,8 +18,9 @@ from penstock.gateway.process.tenant_source import tenant_of
 from penstock.gateway.tenancy.platform_client import PlatformClient
 from penstock.gateway.tenancy.tenant_acls import ACLS_OF_ACCOUNT_MAX, ENTRIES_MAX
 from penstock.kafka.admin.acls import acl_entry, acl_of
-from penstock.model.entities import LogicalCluster
+from penstock.model.entities import LogicalCluster, PhysicalCluster
 from penstock.model.errors.control import (
+    ClusterNotConnected,
     GatewayCallRefused,
     GatewayCallsTooMany,
     RequestInvalid,
@@ -37,11 +38,14 @@ if TYPE_CHECKING:
     from penstock.control.registry import Registry
     from penstock.gateway.config import Tenant
     from penstock.kafka.admin.acls import Acl
+    from penstock.kafka.client import Client
     from penstock.model.errors import PenstockError
 
 WAITING_MAX: Final = 64  # calls of one cluster's gateways, in progress or waiting
 ACCOUNTS_MAX: Final = 500  # of one call
 PARTITIONS_MAX: Final = 100_000
+CONFIGS_MAX: Final = 1_000  # of one call
+NUMBER_MAX: Final = 2**31 - 1  # Kafka's int32
 
 log = structlog.get_logger("penstock.control")
 
@@ -49,15 +53,22 @@ log = structlog.get_logger("penstock.control")
 class GatewayCalls:
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
-        self._platform: dict[str, PlatformClient] = {}
+        self._platform: dict[str, tuple[Client, PlatformClient]] = {}
         self._waiting: dict[str, int] = {}
 
-    def authenticate(self, token: str) -> tuple[str, str]:
+    def authenticate(self, registry: Registry, token: str) -> tuple[str, str]:
         """The cluster and name of the gateway that sent a token."""
         named = parse_gateway_token(token)
-        if named is None or not self._clusters.has(named[0]):
+        if named is None:
             raise TokenRefused
         cluster, gateway = named
+        if not self._clusters.has(cluster):
+            # Only the key of a connected cluster can tell whether the token is right.
+            raise (
+                TokenRefused
+                if registry.get(PhysicalCluster, cluster) is None
+                else ClusterNotConnected(cluster=cluster)
+            )
         expected = gateway_token(cluster, gateway, self._clusters.get(cluster).key)
         if not hmac.compare_digest(expected.encode(), token.encode()):
             raise TokenRefused
@@ -66,7 +77,7 @@ class GatewayCalls:
     async def execute(
         self, registry: Registry, token: str, tenant: str, call: str, arguments: Mapping[str, Any]
     ) -> Any:
-        cluster, gateway = self.authenticate(token)
+        cluster, gateway = self.authenticate(registry, token)
         refused = GatewayCallRefused(
             gateway=gateway, cluster=cluster, reason=f"{tenant} is not one of its tenants"
         )
@@ -96,13 +107,14 @@ class GatewayCalls:
         return result
 
     def _client(self, cluster: str) -> PlatformClient:
-        if cluster not in self._platform:
-            self._platform[cluster] = PlatformClient(self._clusters.client(cluster))
-        return self._platform[cluster]
+        client = self._clusters.client(cluster)
+        if cluster not in self._platform or self._platform[cluster][0] is not client:
+            self._platform[cluster] = client, PlatformClient(client)
+        return self._platform[cluster][1]
 
 
 async def _acls_of(platform: PlatformClient, tenant: Tenant, arguments: Mapping[str, Any]) -> Any:
-    accounts = [ServiceAccountId(account) for account in _bounded(arguments["accounts"], ACCOUNTS_MAX)]
+    accounts = [ServiceAccountId(_text(each)) for each in _bounded(arguments["accounts"], ACCOUNTS_MAX)]
     own = [account for account in accounts if account in tenant.accounts]
     return [asdict(acl_entry(acl)) for acl in await platform.acls_of(tenant, own)]
 
@@ -124,13 +136,16 @@ async def _delete_acls(platform: PlatformClient, tenant: Tenant, arguments: Mapp
 
 
 async def _log_dirs(platform: PlatformClient, tenant: Tenant, arguments: Mapping[str, Any]) -> Any:
-    partitions = {str(name): [int(n) for n in numbers] for name, numbers in arguments["partitions"].items()}
+    partitions = {
+        name: [_number(each) for each in _bounded(numbers, PARTITIONS_MAX)]
+        for name, numbers in dict(arguments["partitions"]).items()
+    }
     _bounded([n for numbers in partitions.values() for n in numbers], PARTITIONS_MAX)
-    return await platform.log_dirs(tenant, int(arguments["broker"]), partitions)
+    return await platform.log_dirs(tenant, _number(arguments["broker"]), partitions)
 
 
 async def _partitions_of(platform: PlatformClient, tenant: Tenant, arguments: Mapping[str, Any]) -> Any:
-    return await platform.partitions_of(int(arguments["broker"]), tenant)
+    return await platform.partitions_of(_number(arguments["broker"]), tenant)
 
 
 async def _groups_with_configs(platform: PlatformClient, tenant: Tenant, arguments: Mapping[str, Any]) -> Any:
@@ -139,18 +154,34 @@ async def _groups_with_configs(platform: PlatformClient, tenant: Tenant, argumen
 
 
 async def _broker_configs(platform: PlatformClient, tenant: Tenant, arguments: Mapping[str, Any]) -> Any:
-    names = [str(name) for name in arguments["names"]]
-    return await platform.broker_configs(tenant, int(arguments["broker"]), names)
+    names = [_text(name) for name in _bounded(arguments["names"], CONFIGS_MAX)]
+    return await platform.broker_configs(tenant, _number(arguments["broker"]), names)
 
 
 def _bindings(arguments: Mapping[str, Any]) -> list[Acl]:
-    return [acl_of(AclEntry(**entry)) for entry in _bounded(arguments["acls"], ENTRIES_MAX)]
+    return [
+        acl_of(AclEntry(**{key: _text(value) for key, value in dict(entry).items()}))
+        for entry in _bounded(arguments["acls"], ENTRIES_MAX)
+    ]
 
 
-def _bounded(values: list[Any], at_most: int) -> list[Any]:
-    if len(values) > at_most:
+def _bounded(values: Any, at_most: int) -> list[Any]:
+    if not isinstance(values, list) or len(values) > at_most:
         raise ValueError(f"expected a list of at most {at_most}")
     return values
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a string, not {type(value).__name__}")
+    return value
+
+
+def _number(value: Any) -> int:
+    """Of a broker or a partition."""
+    if not isinstance(value, int) or not 0 <= value <= NUMBER_MAX:
+        raise ValueError(f"expected a number from 0 to {NUMBER_MAX}")
+    return value
 
 
 def _codes(bindings: list[Acl], outcomes: Mapping[Acl, PenstockError | None]) -> list[int | None]:

@@ -158,7 +158,8 @@ def _sender(scope: Scope, authorization: str | None) -> OperatorToken | None:
     """The operator who sends a body; None for a gateway."""
     plane: Plane = scope["app"].state.plane
     if scope["path"] == GATEWAY_CALLS_PATH:
-        plane.gateway_calls.authenticate((authorization or "").partition(" ")[2].strip())
+        token = (authorization or "").partition(" ")[2].strip()
+        plane.gateway_calls.authenticate(plane.registry, token)
         return None
     return _authenticated(plane, authorization)
 

@@ -1,7 +1,8 @@
 """Platform calls of a gateway without the platform key: the control plane checks and executes them.
 
-Any control plane of the list may execute a call; they are tried in order, starting with the one that
-responded last. While none responds, the call fails with a retriable error.
+Any control plane of the list may execute a call; they are tried in order, starting with the one that executed
+the last. One that is behind refuses what another executes, so a refusal counts if all refuse. While none
+responds, the call fails with a retriable error.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +26,7 @@ from penstock.model.errors.gateway import PlatformCallRefused, PlatformCallUnava
 from penstock.model.tenant_acls import AclEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.gateway.config import Tenant
     from penstock.gateway.settings import GatewaySettings
@@ -55,7 +57,8 @@ class ControlPlaneCalls:
 
     async def acls_of(self, tenant: Tenant, accounts: Iterable[ServiceAccountId]) -> list[Acl]:
         entries = await self._call(tenant, "acls_of", accounts=list(accounts))
-        return [acl_of(AclEntry(**entry)) for entry in entries]
+        with _understood():
+            return [acl_of(AclEntry(**entry)) for entry in entries]
 
     async def create(self, tenant: Tenant, bindings: Sequence[Acl]) -> dict[Acl, PenstockError | None]:
         return await self._change(tenant, "create_acls", bindings)
@@ -67,17 +70,24 @@ class ControlPlaneCalls:
         self, tenant: Tenant, broker: int, partitions: Mapping[str, Sequence[int]]
     ) -> dict[str, Any]:
         named = {name: list(numbers) for name, numbers in partitions.items()}
-        return dict(await self._call(tenant, "log_dirs", broker=broker, partitions=named))
+        result = await self._call(tenant, "log_dirs", broker=broker, partitions=named)
+        with _understood():
+            return dict(result)
 
     async def partitions_of(self, broker: int, tenant: Tenant) -> dict[str, tuple[int, int]]:
         counts = await self._call(tenant, "partitions_of", broker=broker)
-        return {name: (int(partitions), int(replicas)) for name, (partitions, replicas) in counts.items()}
+        with _understood():
+            return {name: (int(partitions), int(copies)) for name, (partitions, copies) in counts.items()}
 
     async def groups_with_configs(self, tenant: Tenant) -> list[str]:
-        return list(await self._call(tenant, "groups_with_configs"))
+        groups = await self._call(tenant, "groups_with_configs")
+        with _understood():
+            return list(groups)
 
     async def broker_configs(self, tenant: Tenant, broker: int, names: Sequence[str]) -> list[dict[str, Any]]:
-        return list(await self._call(tenant, "broker_configs", broker=broker, names=list(names)))
+        entries = await self._call(tenant, "broker_configs", broker=broker, names=list(names))
+        with _understood():
+            return list(entries)
 
     async def _change(
         self, tenant: Tenant, call: str, bindings: Sequence[Acl]
@@ -86,9 +96,10 @@ class ControlPlaneCalls:
         for start in range(0, len(bindings), ENTRIES_MAX):
             batch = bindings[start : start + ENTRIES_MAX]
             codes = await self._call(tenant, call, acls=[asdict(acl_entry(acl)) for acl in batch])
-            for acl, code in zip(batch, codes, strict=True):
-                refused = PlatformCallRefused(reason=f"Kafka's error {code}", error_code=code)
-                outcomes[acl] = None if code is None else refused
+            with _understood():
+                for acl, code in zip(batch, codes, strict=True):
+                    refused = PlatformCallRefused(reason=f"Kafka's error {code}", error_code=code)
+                    outcomes[acl] = None if code is None else refused
         return outcomes
 
     async def _call(self, tenant: Tenant, call: str, **arguments: Any) -> Any:
@@ -101,16 +112,18 @@ class ControlPlaneCalls:
             raise PlatformCallUnavailable(reason="no response in time") from None
 
     def _try_each(self, body: bytes) -> Any:
-        failure = PlatformCallUnavailable(reason="`control.urls` is not set")
+        unavailable = refused = None
         for url in tuple(self._urls):
             try:
                 result = self._once(url, body)
-            except PlatformCallUnavailable as unavailable:
-                failure = unavailable
-                continue
-            self._urls.sort(key=lambda each: each != url)
-            return result
-        raise failure
+            except PlatformCallUnavailable as failure:
+                unavailable = failure
+            except PlatformCallRefused as refusal:
+                refused = refusal
+            else:
+                self._urls.sort(key=lambda each: each != url)
+                return result
+        raise unavailable or refused or PlatformCallUnavailable(reason="`control.urls` is not set")
 
     def _once(self, url: str, body: bytes) -> Any:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
@@ -127,6 +140,15 @@ class ControlPlaneCalls:
             raise kind(reason=f"{url}: {reason}") from None
         except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as failure:
             raise PlatformCallUnavailable(reason=f"{url}: {getattr(failure, 'reason', failure)}") from failure
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Around what reads a result: one of another form is a control plane of another version."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as failure:
+        raise PlatformCallUnavailable(reason=f"its result is not understood: {failure}") from failure
 
 
 def _detail(refusal: urllib.error.HTTPError) -> str:

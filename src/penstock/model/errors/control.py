@@ -284,6 +284,13 @@ class GatewayCallsTooMany(ControlError, UnavailableError):
     hint = "The gateway's client may retry."
 
 
+class ClusterNotConnected(ControlError, UnavailableError):
+    code = "PEN-5052"
+    status = 503
+    text = "this control plane has not connected to {cluster} yet"
+    hint = "It has just started, or cannot reach that cluster. Gateways ask the others of `control.urls`."
+
+
 class ServerCertificateInvalid(ControlError, UsageError):
     code = "PEN-5031"
     text = "{path} cannot be used as the certificate of the HTTP API: {reason}"

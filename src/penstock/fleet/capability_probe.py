@@ -14,7 +14,7 @@ from penstock.kafka.client import Client
 from penstock.kafka.connection import Connection
 from penstock.kafka.metrics_agents import identify
 from penstock.kafka.security import Security
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, UnavailableError
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ async def probe_capabilities(
     security: Security,
     metrics: Sequence[str] = (),
 ) -> tuple[CapabilityRow, ...]:
-    """The capability table of a cluster, for the client's user."""
+    """The capability table of a cluster, for the client's user.
+
+    Raises while brokers cannot be reached: that says nothing about what the cluster allows.
+    """
     operations = await cluster_operations(client)
     rights = cluster_rights(operations)
     features = {key: feature.level for key, feature in (await brokers.features(client)).items()}
@@ -82,6 +85,8 @@ def open_acls(listed: Sequence[Acl]) -> tuple[str, ...]:
 async def _acls(client: Client) -> tuple[str | None, Sequence[Acl]]:
     try:
         return None, await acls.describe(client)
+    except UnavailableError:
+        raise
     except PenstockError as error:
         return error.message, ()
 
@@ -95,6 +100,8 @@ async def _scram_error(security: Security, cluster: brokers.Description) -> str 
             broker.address.host, broker.address.port, unauthenticated
         ) as connection:
             response = await connection.call("SaslHandshake", {"Mechanism": SCRAM_MECHANISM})
+    except UnavailableError:
+        raise
     except PenstockError as error:
         return error.message
     if response["ErrorCode"] == Code.NONE:
@@ -112,6 +119,8 @@ async def _broker_configs(client: Client, broker: int) -> Mapping[str, str | Non
 async def _error(call: Awaitable[object]) -> str | None:
     try:
         await call
+    except UnavailableError:
+        raise
     except PenstockError as error:
         return error.message
     return None
@@ -120,8 +129,10 @@ async def _error(call: Awaitable[object]) -> str | None:
 async def _metrics_error(addresses: Sequence[str], ids: Collection[int]) -> str | None:
     if not addresses:
         return "no metrics address was given"
-    if error := await _error(identify(addresses, ids)):
-        return error
+    try:
+        await identify(addresses, ids)
+    except PenstockError as error:  # without metrics the cluster still works
+        return error.message
     if len(addresses) < len(ids):
         return f"metrics addresses were given for {len(addresses)} of {len(ids)} brokers"
     return None
@@ -129,13 +140,19 @@ async def _metrics_error(addresses: Sequence[str], ids: Collection[int]) -> str 
 
 async def _controllers_error(client: Client, security: Security) -> str | None:
     """Why the platform may not send a heartbeat in a broker's name to the controller; None if it may."""
+    addresses: list[str] = []
     try:
-        addresses = (await quorum.describe(client)).addresses
+        addresses = sorted(map(str, (await quorum.describe(client)).addresses.values()))
         if not addresses:
             return "the brokers do not name the addresses of the controllers (metadata.version is too low)"
-        bootstrap, seconds = [str(each) for each in addresses.values()], CONTROLLERS_SECONDS_MAX
-        async with Client(bootstrap, security, controllers=True, open_seconds=seconds) as controllers:
+        seconds = CONTROLLERS_SECONDS_MAX
+        async with Client(addresses, security, controllers=True, open_seconds=seconds) as controllers:
             operations = await cluster_operations(controllers, controllers=True, timeout=seconds)
+    except UnavailableError:
+        if not addresses:
+            raise
+        # Not the address that was tried: another reason at each probe would look like a change.
+        return f"the controller listener cannot be reached at {', '.join(addresses)}"
     except PenstockError as error:
         return f"the controller listener: {error.message}"
     return None if CLUSTER_ACTION in operations else "this user lacks the cluster right ClusterAction"

@@ -42,8 +42,6 @@ MODULES = (
     "test_groups",
     "test_traps",
 )
-# These look into the fleet or the gateway of their fixtures.
-INSIDE = "not distinct_zones and not coordinator_sees and not are_streamed"
 
 
 def test_tenants_on_a_cluster_of_others_pass_the_tests_of_the_gateway(tmp_path: Path) -> None:
@@ -71,8 +69,6 @@ def test_tenants_on_a_cluster_of_others_pass_the_tests_of_the_gateway(tmp_path: 
                 "-m",
                 "pytest",
                 "-q",
-                "-k",
-                INSIDE,
                 "-m",
                 "kafka",
                 "-p",

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 JAVA_SECONDS = 200.0
 # A file with tenants of another deployment: tests that need nothing but tenants run there.
 TENANTS_FILE = os.environ.get("PENSTOCK_TEST_TENANTS")
+INSIDE = {"fleet", "gateway", "make_gateway", "file"}  # fixtures that look into a fleet or a gateway here
 JAVA_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if TENANTS_FILE is None:
+        return
+    inside = [item for item in items if INSIDE & {*getattr(item, "fixturenames", ())}]
+    items[:] = [item for item in items if item not in inside]
+    config.hook.pytest_deselected(items=inside)
 
 
 @pytest.fixture(scope="session")

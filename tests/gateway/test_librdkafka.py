@@ -229,7 +229,7 @@ def wait_until(condition: Callable[[], bool], *consumers: Consumer) -> None:
 
 
 def test_admin_changes_partitions_settings_and_records_of_own_topics(
-    gateway: RunningGateway, ada: Access, bob: Access, unique: Callable[[str], str]
+    ada: Access, bob: Access, unique: Callable[[str], str]
 ) -> None:
     topic = unique("orders")
     create(ada, topic, partitions=2)
@@ -260,8 +260,23 @@ def test_admin_changes_partitions_settings_and_records_of_own_topics(
     assert watermarks(bob, topic) == (0, 3)
     assert len(client.list_topics(topic, timeout=SECONDS).topics[topic].partitions) == 5
     assert len(other.list_topics(topic, timeout=SECONDS).topics[topic].partitions) == 2
-    # The durability audit is informed of what may delete records.
-    inside = gateway.gateway
+
+
+def test_what_may_delete_records_is_recorded_for_the_durability_audit(
+    gateway: RunningGateway, ada: Access, unique: Callable[[str], str]
+) -> None:
+    topic = unique("orders")
+    create(ada, topic)
+    produce(ada, topic, ["a", "b", "c"], partition=0)
+    client, inside = admin(ada), gateway.gateway
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    resource.add_incremental_config(
+        ConfigEntry("retention.ms", "123456789", incremental_operation=AlterConfigOpType.SET)
+    )
+
+    client.incremental_alter_configs([resource])[resource].result(SECONDS)
+    next(iter(client.delete_records([TopicPartition(topic, 0, 1)]).values())).result(SECONDS)
+
     events = gateway.do(lambda: inside.services.intents.take(inside.report_source, 1))
     name = f"{ada.prefix}{topic}"
     account = str(ada.account)

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 import signal
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -19,6 +21,7 @@ from penstock.control.physical.configured import cluster_id
 from penstock.fleet.certificates import load_authority
 from penstock.fleet.gateway_credentials import GatewayCredentials, tenants_key
 from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.runtime import obtain_runtime
 from tests.anywhere.stock_kafka import PLATFORM
 from tests.harness.command import ROOT, CommandResult
 from tests.harness.fleet import wait_for
@@ -26,7 +29,6 @@ from tests.harness.fleet import wait_for
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tests.anywhere.namespaces import Host, Network
     from tests.anywhere.stock_kafka import StockCluster
@@ -253,6 +255,17 @@ class Deployment:
         done = self.client.run(self._program(program, access, *words), cwd=ROOT)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+    def run_java(self, program: str, *words: str) -> str:
+        """Runs a Java program of `tests.anywhere` on the clients' host; what it printed."""
+        runtime = asyncio.run(obtain_runtime())
+        source = Path(__file__).with_name(f"{program}.java")
+        done = self.client.run(
+            [str(runtime.java.executable), "-cp", runtime.jars.classpath, str(source), *words],
+            cwd=self.directory,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def _program(self, program: str, access: Access, *words: str) -> list[str]:
         path = self.directory / f"{access.tenant}.json"

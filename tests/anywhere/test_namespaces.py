@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.harness.command import CommandResult
+
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.kafka,
@@ -139,6 +141,7 @@ def test_tenants_on_clusters_of_others_survive_the_loss_of_every_process(tmp_pat
             assert [topic["name"] for topic in seen.data] == [TOPIC]
             groups = deployment.penstock("group", "list", "--profile", profile, "-o", "json")
             assert groups.data == []
+            java_and_the_command_line_work(deployment, profile)
 
         for name, component in deployment.components.items():
             scenario.survives(name, component.kill, component.start)
@@ -160,6 +163,28 @@ def test_tenants_on_clusters_of_others_survive_the_loss_of_every_process(tmp_pat
             seconds=RECOVERY_SECONDS_MAX,
         )
         assert {name: cluster.snapshot() for name, cluster in clusters.items()} == before
+
+
+def java_and_the_command_line_work(deployment: Deployment, profile: str) -> None:
+    """With the settings of `cluster connect`; over TLS and SNI, as all clients here."""
+    file = deployment.directory / f"{profile}.properties"
+    connected = deployment.penstock(
+        "cluster", "connect", "--client", "java", "--to", str(file), "--profile", profile
+    )
+    assert connected.code == 0, connected.err
+    values = ", ".join(f"v{number}" for number in range(10))
+    assert deployment.run_java("RoundTrip", str(file), "java").strip() == f"[java, {TOPIC}] [{values}]"
+
+    def command(*words: str) -> CommandResult:
+        done = deployment.penstock(*words, "--profile", profile)
+        assert done.code == 0, done.err
+        return done
+
+    command("topic", "create", "notes", "--partitions", "1")
+    command("produce", "notes", "one", "two")
+    rows = command("consume", "notes", "-b", "--no-follow", "-o", "jsonl").out.splitlines()
+    assert [json.loads(row)["value"] for row in rows] == ["one", "two"]
+    command("topic", "delete", "notes", "--yes")
 
 
 def wait_for_clusters(deployment: Deployment, names: dict[str, StockCluster]) -> None:

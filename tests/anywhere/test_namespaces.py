@@ -2,8 +2,8 @@
 
 Two Kafka clusters that others run are adopted. Two control planes and two gateways for each cluster run from
 files, in namespaces that only a bridge joins. Tenants work from another namespace. Every process is killed in
-turn and a link is cut: clients see retriable errors only, nothing acknowledged is lost, and what others have
-on the clusters stays as it was.
+turn, links are cut, and the whole home cluster fails: clients see retriable errors only, nothing acknowledged
+is lost, and what others have on the clusters stays as it was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.harness.fleet import wait_for
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.harness.command import CommandResult
@@ -46,6 +46,7 @@ class TenantLoad:
     """A tenant's producer on the clients' host."""
 
     access: Access
+    where: str
     process: subprocess.Popen[Any]
     acknowledged: Path
     errors: Path
@@ -62,12 +63,12 @@ class Scenario:
     deployment: Deployment
     loads: list[TenantLoad]
 
-    def start_load(self, access: Access, profile: str) -> None:
+    def start_load(self, access: Access, where: str, profile: str) -> None:
         made = self.deployment.penstock("topic", "create", TOPIC, "--partitions", "3", "--profile", profile)
         assert made.code == 0, made.err
         files = [self.deployment.directory / f"{access.tenant}.{kind}" for kind in ("acknowledged", "errors")]
         process = self.deployment.start_program("producer", access, TOPIC, *map(str, files))
-        self.loads.append(TenantLoad(access, process, *files))
+        self.loads.append(TenantLoad(access, where, process, *files))
 
     def survives(self, what: str, disturb: Callable[[], None], repair: Callable[[], None]) -> None:
         """Every tenant makes progress without it, and after the repair."""
@@ -76,9 +77,11 @@ class Scenario:
         repair()
         self.progress(f"after {what} is back")
 
-    def progress(self, when: str) -> None:
-        before = {load.access.tenant: load.count() for load in self.loads}
-        for load in self.loads:
+    def progress(self, when: str, loads: Sequence[TenantLoad] = ()) -> None:
+        """Of these tenants, or of all."""
+        loads = loads or self.loads
+        before = {load.access.tenant: load.count() for load in loads}
+        for load in loads:
 
             def progressed(load: TenantLoad = load) -> bool:
                 return load.count() >= before[load.access.tenant] + PROGRESS_RECORDS
@@ -136,7 +139,7 @@ def test_tenants_on_clusters_of_others_survive_the_loss_of_every_process(tmp_pat
         for tenant, where in (("alpha", "east"), ("beta", "east"), ("gamma", "west")):
             access = deployment.create_tenant(tenant, where, "--adopted", where)
             profile = tenant_profile(deployment, access)
-            scenario.start_load(access, profile)
+            scenario.start_load(access, where, profile)
             seen = deployment.penstock("topic", "list", "--profile", profile, "-o", "json")
             assert [topic["name"] for topic in seen.data] == [TOPIC]
             groups = deployment.penstock("group", "list", "--profile", profile, "-o", "json")
@@ -154,6 +157,14 @@ def test_tenants_on_clusters_of_others_survive_the_loss_of_every_process(tmp_pat
         scenario.survives("the link of a gateway", gateway.cut, gateway.heal)
         control = deployment.components["control-1"].host
         scenario.survives("the link of a control plane", control.cut, control.heal)
+        home, numbers = clusters["east"], range(1, clusters["east"].nodes + 1)
+        for number in numbers:
+            home.kill_node(number)
+        scenario.progress("without the home cluster", [one for one in scenario.loads if one.where == "west"])
+        for number in numbers:
+            home.start_node(number)
+        home.wait()
+        scenario.progress("after the home cluster is back")
         scenario.finish()
 
         deployment.wait_until_active()

@@ -136,7 +136,7 @@ class Thief:
         )
         elsewhere = replace(false, cluster=cluster_id(other), gateway="thief-elsewhere")
         gateways = TopicPartition(key_names.GATEWAYS_TOPIC, 0)
-        records = {
+        records: dict[TopicPartition, list[tuple[bytes | None, bytes | None]]] = {
             gateways: [
                 (b"\xff", None),
                 (b"gateway-east-1", b"\x00"),

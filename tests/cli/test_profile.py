@@ -205,6 +205,13 @@ COMMANDS = [
     ["consume", "orders"], ["consume", "dead-letters", "list", "orders"], ["quota", "show", "shop"],
     ["usage", "top"], ["control", "status"], ["token", "list"], ["operation", "list"], ["key", "revoke", "k"],
     ["status"], ["audit", "tail"], ["logs"],
+    ["account", "list", "--cluster", "shop"], ["balance", "list"], ["balance", "show"],
+    ["broker", "list"], ["broker", "demote", "1"], ["cell", "list"], ["cell", "add"], ["control", "check"],
+    ["fleet", "roll"], ["gateway", "list"], ["group", "list"],
+    ["health", "show"], ["health", "incidents", "list"], ["health", "slo"],
+    ["key", "list", "--cluster", "shop"], ["physical", "list"], ["physical", "show", "east"],
+    ["token", "create", "t"], ["topic", "describe", "orders"], ["group", "describe", "g"],
+    ["audit", "search"], ["debug", "bundle"],
 ]  # fmt: skip
 
 

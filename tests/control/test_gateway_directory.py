@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.control.gateway_directory import GatewayDirectory, GatewayState
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.model.events import GatewayHeartbeat
-from penstock.model.gateway_names import LEASE_MS
+from penstock.model.gateway_names import HEARTBEAT_BYTES_MAX, LEASE_MS, NAMES_MAX
 from penstock.model.ids import PhysicalClusterId
 from penstock.wire.records import Record
 from tests.control.in_memory_control import PHYSICAL, InMemoryControl, physical
@@ -90,7 +90,20 @@ def test_records_that_no_gateway_writes_leave_the_others_as_they_are() -> None:
             Record(2, 0, b"\xff", None),
             Record(3, 0, None, None),
             Record(4, 0, TWO.key, unwritable),
+            *records(replace(TWO, bootstrap="b" * HEARTBEAT_BYTES_MAX)),
         ]
     )
 
     assert [each.heartbeat for each in directory.all()] == [ONE]
+
+
+def test_what_is_remembered_of_gateways_is_bounded() -> None:
+    directory = GatewayDirectory(Clock())
+    reader = directory.reader(PHYSICAL, cast("Client", None))
+
+    reader._apply(records(*(replace(ONE, gateway=f"gw-{number}") for number in range(NAMES_MAX + 9))))
+
+    assert len(directory.all()) == NAMES_MAX
+    assert len(directory._clusters[PHYSICAL]._seen) == NAMES_MAX
+    reader._apply([Record(0, 0, b"gw-7", None)])
+    assert len(directory._clusters[PHYSICAL]._seen) == NAMES_MAX - 1

@@ -17,14 +17,14 @@ from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.compacted_topic import CompactedTopicReader
 from penstock.model import key_names
 from penstock.model.errors import PenstockError
-from penstock.model.events import GatewayHeartbeat
-from penstock.model.gateway_names import LEASE_MS, GatewayNames, bootstrap_for
+from penstock.model.gateway_names import LEASE_MS, GatewayNames, bootstrap_for, read_heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.kafka.client import Client
     from penstock.model.entities import LogicalCluster, PhysicalCluster
+    from penstock.model.events import GatewayHeartbeat
     from penstock.wire.records import Record
 
 PARTITION: Final = TopicPartition(key_names.GATEWAYS_TOPIC, 0)
@@ -103,16 +103,19 @@ class _ClusterGateways:
     def apply(self, records: Sequence[Record]) -> None:
         for record in records:
             if record.value is None:
-                self._names.forget((record.key or b"").decode(errors="replace"))
+                name = (record.key or b"").decode(errors="replace")
+                self._names.forget(name)
+                self._seen.pop(name, None)
                 continue
             try:
-                heartbeat = GatewayHeartbeat.from_bytes(record.value)
+                heartbeat = read_heartbeat(record.value)
                 heartbeat.require(heartbeat.cluster == self._cluster, "cluster", "the one of the topic")
             except PenstockError as failure:
                 log.warning("heartbeat not understood", cluster=self._cluster, error=str(failure))
                 continue
             self._names.apply(heartbeat, record.timestamp_ms)
-            if self._names.contender(heartbeat) is None:
+            listed = heartbeat.gateway in self._names.holders  # the names are bounded
+            if listed and self._names.contender(heartbeat) is None:
                 # A heartbeat of some time ago is read at the start only.
                 age = max(0.0, time.time() - record.timestamp_ms / 1000)
                 self._seen[heartbeat.gateway] = self._now() - (age if age > LEASE_MS / 1000 else 0.0)

@@ -10,15 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.model.errors.events import EventUnreadable
+from penstock.model.events import GatewayHeartbeat
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from penstock.model.events import GatewayHeartbeat
 
 HEARTBEAT_SECONDS: Final = 2.0
 LEASE_MS: Final = 10_000  # without a heartbeat, until the gateway counts as gone
 NAMES_MAX: Final = 1_000  # of one cluster; further ones are not listed
+HEARTBEAT_BYTES_MAX: Final = 64 * 1024  # with the addresses of a thousand brokers; longer ones do not count
 BOOTSTRAP_ADDRESSES_MAX: Final = 9  # that a tenant is given
+
+
+def read_heartbeat(value: bytes) -> GatewayHeartbeat:
+    """From the topic. A stolen gateway credential can write there, so the length is bounded."""
+    if len(value) > HEARTBEAT_BYTES_MAX:
+        reason = f"{len(value)} bytes, at most {HEARTBEAT_BYTES_MAX}"
+        raise EventUnreadable(kind=GatewayHeartbeat.kind, reason=reason)
+    return GatewayHeartbeat.from_bytes(value)
 
 
 @dataclass(frozen=True, slots=True)

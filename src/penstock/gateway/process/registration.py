@@ -24,7 +24,7 @@ from penstock.model import key_names
 from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import GatewayNameTaken
 from penstock.model.events import GatewayHeartbeat
-from penstock.model.gateway_names import HEARTBEAT_SECONDS, LEASE_MS, GatewayNames
+from penstock.model.gateway_names import HEARTBEAT_SECONDS, LEASE_MS, GatewayNames, read_heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +145,7 @@ class Registration:
             if record.value is None:
                 continue
             try:
-                heartbeat = GatewayHeartbeat.from_bytes(record.value)
+                heartbeat = read_heartbeat(record.value)
             except PenstockError as failure:
                 log.warning("heartbeat not understood", error=str(failure))
                 continue

@@ -1,4 +1,4 @@
-"""What a stolen tenants' key does on real clusters, and how it is replaced, as `docs/security.md` says."""
+"""What a stolen tenants' key does on real clusters, and how to replace it: `docs/security.md`, tried."""
 
 from __future__ import annotations
 

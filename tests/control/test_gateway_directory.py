@@ -78,7 +78,7 @@ def test_heartbeats_of_long_ago_do_not_make_a_gateway_live() -> None:
 
 
 def test_records_that_no_gateway_writes_leave_the_others_as_they_are() -> None:
-    """Whoever has stolen gateway credentials may write anything to this topic."""
+    """A stolen gateway credential can write anything to this topic."""
     directory = GatewayDirectory(Clock())
     reader = directory.reader(PHYSICAL, cast("Client", None))
     elsewhere = replace(ONE, cluster=PhysicalClusterId("pkc-000001"), gateway="gw-3")

@@ -63,7 +63,7 @@ class GatewayCalls:
             raise TokenRefused
         cluster, gateway = named
         if not self._clusters.has(cluster):
-            # Only the key of a connected cluster can tell whether the token is right.
+            # Only the key of a connected cluster shows whether the token is right.
             raise (
                 TokenRefused
                 if registry.get(PhysicalCluster, cluster) is None

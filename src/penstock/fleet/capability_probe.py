@@ -42,7 +42,7 @@ async def probe_capabilities(
 ) -> tuple[CapabilityRow, ...]:
     """The capability table of a cluster, for the client's user.
 
-    Raises while brokers cannot be reached: that says nothing about what the cluster allows.
+    Raises while brokers cannot be reached, which shows nothing of what the cluster allows.
     """
     operations = await cluster_operations(client)
     rights = cluster_rights(operations)

@@ -31,6 +31,9 @@ READ = Acl("User:lkc-000001_sa-000001", Operation.READ, ResourceType.TOPIC, "lkc
 WRITE = replace(READ, operation=Operation.WRITE)
 
 
+DIES = 0  # instead of a status: the connection ends without a response, or within it if there is a reply
+
+
 class ControlPlane:
     """Responds to each call with the next status and body, and keeps what it was sent."""
 
@@ -43,6 +46,11 @@ class ControlPlane:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 plane.received.append((self.headers["Authorization"], body))
                 status, reply = left.pop(0)
+                if status == DIES:
+                    self.close_connection = True
+                    if reply is not None:
+                        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
+                    return
                 data = json.dumps(reply).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
@@ -91,6 +99,22 @@ async def test_another_control_plane_is_tried_when_one_is_down_or_fails(planes: 
     authorization, body = serving.received[0]
     assert authorization == f"Bearer {gateway_token('pkc-000001', 'gw-1', CREDENTIALS.key)}"
     assert body == {"tenant": "lkc-000001", "call": "acls_of", "arguments": {"accounts": ["sa-000001"]}}
+    await calls.close()
+
+
+@pytest.mark.parametrize("reply", [None, "half of one"])
+async def test_a_control_plane_that_dies_during_a_call_is_replaced_by_another(
+    planes: list[ControlPlane], reply: str | None
+) -> None:
+    """It may have executed the call: every call can be executed twice."""
+    dying, other = ControlPlane((DIES, reply)), ControlPlane((200, {"result": [None]}))
+    planes += [dying, other]
+    calls = calls_to(dying.url, other.url)
+
+    assert await calls.create(TENANT, [READ]) == {READ: None}
+
+    assert [len(plane.received) for plane in planes] == [1, 1]
+    assert dying.received == other.received
     await calls.close()
 
 

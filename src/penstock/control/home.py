@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -17,12 +19,14 @@ from penstock.fleet.capabilities import Capability
 from penstock.gateway.process.tenant_source import provision_gateways
 from penstock.health.history import ensure_health_topic
 from penstock.kafka.admin.partitions import TopicPartition
+from penstock.model.backoff import Backoff
 from penstock.model.entities import (
     ActiveControlPlane,
     Operation,
     OperatorRole,
     OperatorToken,
 )
+from penstock.model.errors import UnavailableError
 from penstock.model.errors.control import (
     ClocksDiffer,
     ConfigurationDiffers,
@@ -34,16 +38,37 @@ from penstock.model.key_names import AUDIT_TOPIC
 from penstock.quota.topics import ensure_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from penstock.control.physical.cluster_access import ProvidedCluster
     from penstock.kafka.client import Client
 
 CLOCK_SKEW_SECONDS_MAX: Final = 5.0  # that is not reported
+AGAIN: Final = Backoff(0.5, 10.0)
 AUDIT: Final = TopicPartition(AUDIT_TOPIC, 0)
 ROOT_TOKEN: Final = "root"  # noqa: S105 - the name of the token created at the first start
 
 log = structlog.get_logger("penstock.control")
+
+
+async def until_reached(prepare: Callable[[], Awaitable[None]], stop: asyncio.Event) -> bool:
+    """Repeats what the start of a control plane needs from its home, which may be away for a moment or lose
+    the connection. False at shutdown; other failures need an operator.
+    """
+    for attempt in itertools.count(1):
+        try:
+            await prepare()
+        except UnavailableError as failure:
+            log.warning("home cluster not reached", error=str(failure), remedy=failure.advice)
+        else:
+            return True
+        try:
+            async with asyncio.timeout(AGAIN.seconds(attempt)):
+                await stop.wait()
+        except TimeoutError:
+            continue
+        break
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from penstock.control.gateway_calls import GatewayCalls
 from penstock.control.gateway_directory import GatewayDirectory
 from penstock.control.gateway_follower import GatewayFollower
 from penstock.control.health_service import HealthService
+from penstock.control.home import until_reached
 from penstock.control.kafka_access import TENANT_USER, read_acls
 from penstock.control.leadership import LeadershipTerm
 from penstock.control.load_history import publish, read_recent
@@ -186,7 +187,8 @@ class ControlPlane:
 
     async def run(self, stop: asyncio.Event) -> None:
         client = self.clusters.client(self._home.cluster)
-        await self._create_topics(client)
+        if not await until_reached(partial(self._create_topics, client), stop):
+            return
         self._follower = CompactedTopicReader(
             client, REGISTRY, apply=self._apply_records, reset=self._rebuild, progressed=self._on_progress
         )
@@ -202,7 +204,9 @@ class ControlPlane:
             following = group.create_task(self._follower.run())
             await self._follower.wait_until_caught_up()
             self._home.check_settings(self._registry)
-            await self._prepare_clusters()
+            if not await until_reached(self._prepare_clusters, stop):
+                following.cancel()
+                return
             tasks = [
                 following,
                 group.create_task(ownership.run()),

@@ -11,11 +11,15 @@ from penstock.fleet import capability_probe
 from penstock.fleet.capabilities import Capability
 from penstock.fleet.capability_probe import probe_capabilities
 from penstock.fleet.rights import cluster_operations
+from penstock.kafka import quorum
+from penstock.kafka.admin import acls, brokers, quotas, users
 from penstock.kafka.routing import Address
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.errors.wire import BrokerUnreachable, KafkaRefused
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from penstock.kafka.admin.brokers import Description
     from penstock.kafka.client import Client
 
@@ -51,13 +55,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         return frozenset(range(16))
 
     monkeypatch.setattr(capability_probe, "cluster_operations", operations)
-    monkeypatch.setattr(capability_probe.brokers, "features", returns({}))
-    monkeypatch.setattr(capability_probe.acls, "describe", returns([]))
+    monkeypatch.setattr(brokers, "features", returns({}))
+    monkeypatch.setattr(acls, "describe", returns([]))
     monkeypatch.setattr(capability_probe, "_broker_configs", returns({}))
     monkeypatch.setattr(capability_probe, "_scram_error", returns(None))
-    monkeypatch.setattr(capability_probe.users, "describe", returns({}))
-    monkeypatch.setattr(capability_probe.quotas, "describe", returns({}))
-    monkeypatch.setattr(capability_probe.quorum, "describe", returns(controllers))
+    monkeypatch.setattr(users, "describe", returns({}))
+    monkeypatch.setattr(quotas, "describe", returns({}))
+    monkeypatch.setattr(quorum, "describe", returns(controllers))
     return monkeypatch
 
 
@@ -79,13 +83,13 @@ async def test_unreachable_controllers_have_the_same_reason_at_every_probe(
     assert "127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3" in str(reason)
 
 
-@pytest.mark.parametrize("api", ["acls", "users", "quotas"])
+@pytest.mark.parametrize("api", [acls, users, quotas], ids=["acls", "users", "quotas"])
 async def test_a_broker_that_is_away_takes_no_capability_from_its_cluster(
-    cluster: pytest.MonkeyPatch, api: str
+    cluster: pytest.MonkeyPatch, api: ModuleType
 ) -> None:
     away = BrokerUnreachable(address="kafka:1", reason="connection refused")
     cluster.setattr(capability_probe, "_controllers_error", returns(None))
-    cluster.setattr(getattr(capability_probe, api), "describe", raises(away))
+    cluster.setattr(api, "describe", raises(away))
 
     with pytest.raises(BrokerUnreachable):
         await missing()
@@ -94,6 +98,6 @@ async def test_a_broker_that_is_away_takes_no_capability_from_its_cluster(
 async def test_a_refusal_is_a_missing_capability(cluster: pytest.MonkeyPatch) -> None:
     refusal = KafkaRefused(subject="", api="DescribeAcls", detail="SECURITY_DISABLED")
     cluster.setattr(capability_probe, "_controllers_error", returns(None))
-    cluster.setattr(capability_probe.acls, "describe", raises(refusal))
+    cluster.setattr(acls, "describe", raises(refusal))
 
     assert "SECURITY_DISABLED" in (await missing())[Capability.ACLS]

@@ -163,7 +163,7 @@ class Auditor:
         intents = json.loads(stored.pop(INTENTS, b"[]"))
         self._intents = [LogEvent.from_bytes(each.encode()) for each in intents]
         self.engine.load(
-            (SubjectState.from_bytes(each) for each in stored.values()),
+            (SubjectState.from_bytes(value) for key, value in stored.items() if b"/" in key),
             (FindingRecord.from_bytes(each) for each in findings.values()),
         )
         self.sweeper, self._groups = Sweeper(), GroupCollector()

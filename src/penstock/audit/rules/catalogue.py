@@ -63,12 +63,12 @@ COLLECTED: Final = {
     What.DELETED: "intents",
     What.INTENT: "intents",
     What.HEARTBEAT: "heartbeats",
-}
-PLANNED: Final = {  # kinds of evidence that nothing writes yet
     What.SCRUBBED: "scrubs",
     What.STORED: "listings of the object store",
-    What.LINK: "comparisons of mirrors with their sources",
     What.BACKUP: "the backup catalogue",
+}
+PLANNED: Final = {  # kinds of evidence that nothing writes yet
+    What.LINK: "comparisons of mirrors with their sources",
 }
 
 REPLICA: Final = (What.REPLICA,)

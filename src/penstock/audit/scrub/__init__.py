@@ -8,9 +8,10 @@ What it promises: it continues where it stopped, and only reports what it has re
 respond is left out and listed; what it has is not judged.
 
 Modules:
-  comparison  compares copies of a stretch, and names the offsets that differ
-  places      replicas and object stores, read alike
-  progress    what is due, and how far a pass has come
-  sequences   whether producers' batches follow one another
-  service     the scrub of one cluster
+  comparison       compares copies of a stretch, and names the offsets that differ
+  partition_scrub  one pass over one partition
+  places           replicas and object stores, read alike
+  progress         what is due, and how far a pass has come
+  sequences        whether producers' batches follow one another
+  service          the scrub of one cluster
 """

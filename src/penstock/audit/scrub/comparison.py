@@ -8,7 +8,7 @@ times, so there records are compared, and only those that both places have.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.model.durability import Scrubbed
@@ -21,6 +21,7 @@ UNREADABLE: Final = "unreadable"  # instead of a digest: the place has something
 NOTHING: Final = ""  # instead of a digest: the place has no batch there
 DAMAGED_MAX: Final = 16  # ranges in one event; more are joined
 CRC_MASK: Final = 0xFFFFFFFF
+CLEAN: Final = ("clean",)
 
 
 class Scanned(NamedTuple):
@@ -41,12 +42,12 @@ class Copy:
     """What one place has of a stretch, in order."""
 
     place: str
-    batches: Sequence[Scanned] = ()
+    batches: tuple[Scanned, ...] = ()
     unreadable: bool = False
     checks_holes: bool = True  # the place must have every offset
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """Offsets where the same places agree. `agreed`: what most of them have."""
 
@@ -54,7 +55,20 @@ class Part:
     last: int
     clean: bool
     rows: tuple[Scrubbed, ...] = ()  # those that agree with most others first
-    agreed: list[Scanned] = field(default_factory=list)
+    agreed: Sequence[Scanned] = ()
+    # Of a problem: which places agree, are damaged or have nothing; and what each of them has.
+    kind: tuple[object, ...] = ()
+    copies: tuple[Copy, ...] = ()
+
+    def followed_by(self, after: Part) -> Part | None:
+        """Both as one, if they are the same problem side by side."""
+        same = self.kind == after.kind and self.last + 1 == after.first
+        if self.clean or after.clean or not same:
+            return None
+        copies = tuple(
+            replace(a, batches=(*a.batches, *b.batches)) for a, b in zip(self.copies, after.copies)
+        )
+        return _problem(copies, self.first, after.last, self.kind)
 
 
 class _Group(NamedTuple):
@@ -75,23 +89,33 @@ class _Group(NamedTuple):
 def compare(copies: Sequence[Copy], first: int, last: int, *, by_record: bool = False) -> list[Part]:
     """The parts of a stretch, in order. With `by_record`, what a place does not have is no problem."""
     readable = [copy for copy in copies if not copy.unreadable]
-    unreadable = [copy.place for copy in copies if copy.unreadable]
+    unreadable = [copy for copy in copies if copy.unreadable]
+    if by_record:
+        readable = [replace(copy, checks_holes=False) for copy in readable]
     if not readable:
-        return [_unreadable(unreadable, first, last)]
+        return [_problem(tuple(unreadable), first, last, tuple(copy.place for copy in unreadable))]
     if not unreadable and _is_whole(readable, first, last, by_record=by_record):
-        places = [copy.place for copy in readable]
-        batches = list(readable[0].batches)
-        return [Part(first, last, True, _rows(places, first, last, digest_of(batches)), batches)]
+        return [_clean([copy.place for copy in readable], first, last, readable[0].batches)]
     merged: list[list[_Group]] = []
-    with_holes = not by_record and any(copy.checks_holes for copy in readable)
-    for group in _groups(readable, first, last, with_holes=with_holes):
-        if merged and _kind(merged[-1][-1], by_record) == _kind(group, by_record):
+    kinds: list[tuple[object, ...]] = []
+    for group in _groups(readable, first, last):
+        kind = _kind(group, by_record=by_record)
+        if kinds and kinds[-1] == kind:
             merged[-1].append(group)
         else:
             merged.append([group])
-    parts = [_part(readable, unreadable, groups, by_record=by_record) for groups in merged]
-    if by_record and not parts:
-        parts = [Part(first, last, not unreadable, _damaged(unreadable, first, last))]
+            kinds.append(kind)
+    parts = []
+    for groups, kind in zip(merged, kinds):
+        contents = [tuple(b for group in groups for b in group.contents[n]) for n in range(len(readable))]
+        start, end = groups[0].first, groups[-1].last
+        if kind == CLEAN and not unreadable:
+            shared = [b for group in groups for b in next(each for each in group.contents if each)]
+            parts.append(_clean([copy.place for copy in readable], start, end, shared))
+        else:
+            own = [replace(copy, batches=each) for copy, each in zip(readable, contents)]
+            places = tuple((copy.place, copy.unreadable) for copy in (*own, *unreadable))
+            parts.append(_problem((*own, *unreadable), start, end, (*places, *kind)))
     return parts
 
 
@@ -117,19 +141,16 @@ def _is_whole(copies: Sequence[Copy], first: int, last: int, *, by_record: bool)
     return bool(batches) and (by_record or expected > last)
 
 
-def _kind(group: _Group, by_record: bool) -> object:
+def _kind(group: _Group, *, by_record: bool) -> tuple[object, ...]:
     """Groups of one kind become one part."""
-    return _is_clean(group, by_record) or group.pattern
-
-
-def _is_clean(group: _Group, by_record: bool) -> bool:
     contents = {each for each in group.contents if each or not by_record}
-    (*rest, only) = contents
-    return not rest and bool(only) and all(batch.intact for batch in only)
+    sound = all(batch.intact for each in contents for batch in each)
+    return CLEAN if len(contents) == 1 and sound and () not in contents else group.pattern
 
 
-def _groups(copies: Sequence[Copy], first: int, last: int, *, with_holes: bool) -> Iterator[_Group]:
+def _groups(copies: Sequence[Copy], first: int, last: int) -> Iterator[_Group]:
     """Batches that overlap, of any copy, and the holes that all copies have."""
+    with_holes = any(copy.checks_holes for copy in copies)
     rest = [list(reversed(copy.batches)) for copy in copies]
     expected = first
     while any(rest):
@@ -152,38 +173,29 @@ def _groups(copies: Sequence[Copy], first: int, last: int, *, with_holes: bool) 
         yield _Group(expected, last, ((),) * len(rest))
 
 
-def _part(copies: Sequence[Copy], unreadable: list[str], groups: list[_Group], *, by_record: bool) -> Part:
-    first, last = groups[0].first, groups[-1].last
-    contents = [[batch for group in groups for batch in group.contents[n]] for n in range(len(copies))]
-    clean = _is_clean(groups[0], by_record)
-    if clean and by_record:
-        # Each copy may have other records; what they share is the same.
-        whole = [next(each for each in group.contents if each) for group in groups]
-        contents = [[batch for each in whole for batch in each]] * len(copies)
-    votes = Counter(tuple(each) for each in contents if each)
-    rows = []
-    for copy, batches in zip(copies, contents):
-        digest = digest_of(batches) if batches else NOTHING
-        holes = () if batches or by_record or not copy.checks_holes else ((first, last),)
-        rows.append(Scrubbed(copy.place, first, last, digest, holes, damaged=_damaged_ranges(batches)))
-    order = sorted(
-        range(len(rows)), key=lambda n: (bool(rows[n].damaged), -votes[tuple(contents[n])], rows[n].place)
-    )
-    best = next((contents[n] for n in order if contents[n]), [])
-    ordered = (*(rows[n] for n in order), *_damaged(unreadable, first, last))
-    return Part(first, last, clean and not unreadable, ordered, best)
+def _clean(places: Iterable[str], first: int, last: int, batches: Sequence[Scanned]) -> Part:
+    digest = digest_of(batches)
+    return Part(first, last, True, tuple(Scrubbed(each, first, last, digest) for each in places), batches)
 
 
-def _rows(places: Iterable[str], first: int, last: int, digest: str) -> tuple[Scrubbed, ...]:
-    return tuple(Scrubbed(place, first, last, digest) for place in places)
+def _problem(copies: tuple[Copy, ...], first: int, last: int, kind: tuple[object, ...]) -> Part:
+    votes = Counter(copy.batches for copy in copies if copy.batches)
+
+    def rank(copy: Copy) -> tuple[bool, bool, int, str]:
+        damaged = any(not batch.intact for batch in copy.batches)
+        return copy.unreadable, damaged, -votes[copy.batches], copy.place
+
+    ordered = sorted(copies, key=rank)
+    rows = tuple(_row(copy, first, last) for copy in ordered)
+    return Part(first, last, False, rows, ordered[0].batches, kind, copies)
 
 
-def _damaged(places: Iterable[str], first: int, last: int) -> tuple[Scrubbed, ...]:
-    return tuple(Scrubbed(each, first, last, UNREADABLE, damaged=((first, last),)) for each in places)
-
-
-def _unreadable(places: Sequence[str], first: int, last: int) -> Part:
-    return Part(first, last, False, _damaged(places, first, last))
+def _row(copy: Copy, first: int, last: int) -> Scrubbed:
+    if copy.unreadable:
+        return Scrubbed(copy.place, first, last, UNREADABLE, damaged=((first, last),))
+    digest = digest_of(copy.batches) if copy.batches else NOTHING
+    holes = ((first, last),) if copy.checks_holes and not copy.batches else ()
+    return Scrubbed(copy.place, first, last, digest, holes, damaged=_damaged_ranges(copy.batches))
 
 
 def _damaged_ranges(batches: Iterable[Scanned]) -> tuple[tuple[int, ...], ...]:

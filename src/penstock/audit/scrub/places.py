@@ -46,14 +46,25 @@ class Reading:
 
 
 class Place(Protocol):
-    """`first`: from which offset on it is compared. `checks_holes`: it must have every offset from there."""
+    """Something that has a part of a log."""
 
-    name: str
-    first: int
-    end: int
-    checks_holes: bool
+    @property
+    def name(self) -> str: ...
 
-    async def read(self, offset: int) -> Reading: ...
+    @property
+    def first(self) -> int:
+        """It is compared from this offset on."""
+
+    @property
+    def end(self) -> int:
+        """It is compared up to this offset, exclusive."""
+
+    @property
+    def checks_holes(self) -> bool:
+        """Whether it must have every offset in between."""
+
+    async def read(self, offset: int) -> Reading:
+        """What it has from an offset on, up to some megabytes."""
 
 
 @dataclass(slots=True)
@@ -157,6 +168,8 @@ def _scanned(read: Iterable[Batch], offset: int, *, by_record: bool, corrupt: bo
                 )
             )
         next_offset = batch.last_offset + 1
+    if corrupt and result and not result[-1].intact and not by_record:
+        next_offset = result.pop().base  # its length may be wrong
     status = Status.CORRUPT if corrupt else Status.READ if next_offset > offset else Status.LATER
     return Reading(status, result, next_offset, size)
 

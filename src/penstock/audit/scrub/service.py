@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from penstock.audit import topics as audit_topics
-from penstock.audit.scrub.comparison import Copy, Part, Scanned, compare, span_of
-from penstock.audit.scrub.places import Place, ReplicaPlace, Status, StorePlace
+from penstock.audit.scrub.partition_scrub import PartitionScrub, Result
+from penstock.audit.scrub.places import Place, ReplicaPlace, StorePlace
 from penstock.audit.scrub.progress import PREFIX, Progress, in_order, is_due, progress_key
-from penstock.audit.scrub.sequences import SequenceTracker
 from penstock.audit.sweep import ANY_REPLICA, list_own_offsets
 from penstock.audit.topic_ids import id_text
 from penstock.backup.raw_fetch import LogId
@@ -26,11 +25,9 @@ from penstock.kafka.admin.offsets import NOT_A_REPLICA, IsolationLevel, OffsetSp
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.partition_log import ProducerRecord, TransactionalProducer
 from penstock.link.limits import RateLimit
-from penstock.model import fault_points
 from penstock.model.durability import LogEvent, Scrubbed, What, members_of, partition_subject
 from penstock.model.errors import PenstockError
 from penstock.model.shadow_ids import is_shadow
-from penstock.wire.digest import BatchDigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -38,86 +35,13 @@ if TYPE_CHECKING:
     from penstock.backup.archive import Archive
     from penstock.kafka.client import Client
 
-HALFWAY: Final = fault_points.declare("audit.scrub.halfway", "read and compared, position not yet stored")
 TRANSACTIONAL_ID: Final = "_penstock.audit-scrub"
 SOURCE: Final = "scrub"
 BYTES_PER_SECOND: Final = 5_000_000
 WITHIN_MS: Final = 7 * 24 * 3600 * 1000
-STORE_SECONDS: Final = 10.0  # at most this much work is repeated
-POLLS_MAX: Final = 50  # until a replica that has nothing to read yet is left out
-POLL_SECONDS: Final = 0.1
 CONFIGS: Final = ("cleanup.policy", "remote.storage.enable")
 
 log = structlog.get_logger("penstock.audit")
-
-
-@dataclass(slots=True)
-class Result:
-    """One partition of a run."""
-
-    topic: str
-    partition: int
-    first: int = -1
-    last: int = -1
-    size: int = 0  # bytes read, of all places
-    places: set[str] = field(default_factory=set)
-    left_out: set[str] = field(default_factory=set)  # places that did not respond
-    problems: list[Scrubbed] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        return not self.left_out
-
-
-@dataclass(slots=True)
-class _Reader:
-    """What was read of a place and not compared yet."""
-
-    place: Place
-    buffer: list[Scanned] = field(default_factory=list)
-    next_offset: int = -1  # of what is to be read
-    corrupt: bool = False
-
-    def holds(self, offset: int) -> bool:
-        return self.place.first <= offset < self.place.end
-
-    def is_read(self, offset: int) -> bool:
-        return self.next_offset > offset
-
-    def forget(self, offset: int) -> None:
-        self.buffer, self.next_offset, self.corrupt = [], offset, False
-
-    def take(self, last: int) -> list[Scanned]:
-        count = 0
-        while count < len(self.buffer) and self.buffer[count].last <= last:
-            count += 1
-        taken, self.buffer = self.buffer[:count], self.buffer[count:]
-        return taken
-
-
-@dataclass(slots=True)
-class _Clean:
-    """Stretches without a problem, joined to one event for each place."""
-
-    first: int = -1
-    last: int = -1
-    places: tuple[str, ...] = ()
-    digest: BatchDigest = field(default_factory=BatchDigest)
-
-    def accepts(self, part: Part) -> bool:
-        places = tuple(row.place for row in part.rows)
-        return self.first < 0 or (self.places == places and part.first == self.last + 1)
-
-    def add(self, part: Part) -> None:
-        if self.first < 0:
-            self.first, self.places = part.first, tuple(row.place for row in part.rows)
-        self.last = part.last
-        for batch in part.agreed:
-            self.digest.add(span_of(batch))
-
-    def rows(self) -> list[Scrubbed]:
-        digest = self.digest.hexdigest()
-        return [Scrubbed(place, self.first, self.last, digest) for place in self.places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +56,11 @@ class _Partition:
     @property
     def key(self) -> bytes:
         return progress_key(id_text(self.log.topic_id), self.log.partition)
+
+    @property
+    def first(self) -> OffsetSpec:
+        """Where a replica's local log starts."""
+        return OffsetSpec.EARLIEST_LOCAL if self.tiered else OffsetSpec.EARLIEST
 
     @property
     def subject(self) -> str:
@@ -215,17 +144,16 @@ class Scrubber:
         if progress is None or progress.finished:
             progress = Progress(self._now_ms(), min((each.first for each in places), default=0))
         end = max((each.end for each in places if isinstance(each, ReplicaPlace)), default=0)
-        one = _Pass(self, partition, progress, [_Reader(each) for each in places], end, result)
-        await one.run()
+        host = _Host(self, partition)
+        await PartitionScrub(host, progress, places, end, result, partition.by_record).run()
         return result
 
     async def _places(self, partition: _Partition, result: Result) -> list[Place]:
         """The replicas in the ISR, from their local start to the high watermark, and the stores."""
         brokers = sorted(each for each in partition.isr if not is_shadow(each))
-        first = OffsetSpec.EARLIEST_LOCAL if partition.tiered else OffsetSpec.EARLIEST
         end = await self._own_offset(partition, partition.leader, OffsetSpec.LATEST, NOT_A_REPLICA)
         starts = await asyncio.gather(
-            *(self._own_offset(partition, each, first, ANY_REPLICA) for each in brokers)
+            *(self._own_offset(partition, each, partition.first, ANY_REPLICA) for each in brokers)
         )
         places: list[Place] = []
         for broker, start in zip(brokers, starts):
@@ -253,14 +181,13 @@ class Scrubber:
             return None
         return listed[place][0] if place in listed else None
 
-    async def starts_of(self, partition: _Partition, readers: Sequence[_Reader]) -> None:
-        """Read again where logs start: retention or a client has deleted something."""
-        spec = OffsetSpec.EARLIEST_LOCAL if partition.tiered else OffsetSpec.EARLIEST
-        for reader in readers:
-            if isinstance(reader.place, ReplicaPlace):
-                start = await self._own_offset(partition, reader.place.broker, spec, ANY_REPLICA)
+    async def update_starts(self, partition: _Partition, places: Sequence[Place]) -> None:
+        """Retention or a client has deleted something."""
+        for place in places:
+            if isinstance(place, ReplicaPlace):
+                start = await self._own_offset(partition, place.broker, partition.first, ANY_REPLICA)
                 if start is not None:
-                    reader.place.first = start
+                    place.first = start
 
     async def spend(self, size: int) -> None:
         """Wait until the rate allows another read."""
@@ -294,162 +221,18 @@ class Scrubber:
         return self._time_ms
 
 
-@dataclass(slots=True)
-class _Pass:
-    """One pass over one partition."""
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """The scrub of a cluster as the scrub of one partition needs it."""
 
     scrubber: Scrubber
     partition: _Partition
-    progress: Progress
-    readers: list[_Reader]
-    end: int
-    result: Result
-    clean: _Clean = field(default_factory=_Clean)
-    sequences: SequenceTracker = field(default_factory=SequenceTracker)
-    stored_at: float = field(default_factory=time.monotonic)
-    narrow: int = 1  # batches of a stretch that some place cannot read; doubles until it can
 
-    async def run(self) -> None:
-        offset = self.result.first = self.progress.next_offset
-        while offset < self.end:
-            active = [each for each in self.readers if each.holds(offset)]
-            if not active:
-                later = [each.place.first for each in self.readers if each.place.first > offset]
-                if not later:
-                    break
-                offset = min(later)
-                continue
-            if not await self._read(active, offset):
-                continue  # places were left out, or their logs start later by now
-            offset = await self._compare(active, offset)
-            self.result.last = offset - 1
-        await self._store([], offset, finished=True)
+    async def spend(self, size: int) -> None:
+        await self.scrubber.spend(size)
 
-    async def _read(self, active: list[_Reader], offset: int) -> bool:
-        """Have something of every active place; false if they have changed."""
-        await asyncio.gather(*(self._fill(each, offset) for each in active))
-        gone = [each for each in active if each.next_offset < 0]
-        if gone:
-            await self.scrubber.starts_of(self.partition, self.readers)
-            for reader in gone:
-                reader.forget(offset)
-                if reader.place.first <= offset:  # it does not have what it should have
-                    self._leave_out(reader)
-        return not gone and all(each in self.readers for each in active)
+    async def update_starts(self, places: Sequence[Place]) -> None:
+        await self.scrubber.update_starts(self.partition, places)
 
-    async def _fill(self, reader: _Reader, offset: int) -> None:
-        if reader.is_read(offset) or reader.corrupt:
-            return
-        for _ in range(POLLS_MAX):
-            reading = await reader.place.read(offset)
-            self.result.size += reading.size
-            await self.scrubber.spend(reading.size)
-            if reading.status is not Status.LATER:
-                break
-            await asyncio.sleep(POLL_SECONDS)
-        match reading.status:
-            case Status.READ | Status.CORRUPT:
-                reader.buffer = [each for each in reading.batches if each.base < self.end]
-                reader.next_offset = max(offset, reading.next_offset)
-                reader.corrupt = reading.status is Status.CORRUPT
-                self.result.places.add(reader.place.name)
-            case Status.GONE:
-                reader.next_offset = -1
-            case _:
-                self._leave_out(reader)
-
-    def _leave_out(self, reader: _Reader) -> None:
-        if reader in self.readers:
-            self.readers.remove(reader)
-            self.result.left_out.add(reader.place.name)
-
-    async def _compare(self, active: list[_Reader], offset: int) -> int:
-        """Compare what every active place has from an offset on; returns where the next stretch begins."""
-        unreadable = [each for each in active if not each.is_read(offset)]
-        readable = [each for each in active if each not in unreadable]
-        last = self._last(readable, offset)
-        if unreadable and readable:
-            last = min(last, self._narrowed(readable, last))
-        joining = [each.place.first for each in self.readers if offset < each.place.first <= last]
-        if joining:
-            last = min(joining) - 1
-        if readable and not self.partition.by_record:
-            last = _whole_batches(readable, last)
-        copies = [
-            Copy(each.place.name, each.take(last), checks_holes=each.place.checks_holes) for each in readable
-        ]
-        copies += [Copy(each.place.name, unreadable=True) for each in unreadable]
-        for reader in unreadable:
-            reader.forget(last + 1)
-        self.narrow = self.narrow * 2 if unreadable else 1
-        parts = compare(copies, offset, last, by_record=self.partition.by_record)
-        await self._add(parts, last + 1)
-        return last + 1
-
-    def _last(self, readable: list[_Reader], offset: int) -> int:
-        return min((each.next_offset - 1 for each in readable), default=self.end - 1)
-
-    def _narrowed(self, readable: list[_Reader], last: int) -> int:
-        buffer = max((each.buffer for each in readable), key=len)
-        return buffer[min(self.narrow, len(buffer)) - 1].last if buffer else last
-
-    async def _add(self, parts: list[Part], offset: int) -> None:
-        rows: list[Scrubbed] = []
-        for part in parts:
-            if not part.clean or not self.clean.accepts(part):
-                rows += self._flushed()
-            if part.clean:
-                self.clean.add(part)
-            else:
-                rows += part.rows
-                self.result.problems += [row for row in part.rows if row.holes or row.damaged]
-                self.result.problems += _differing(part)
-            errors = self._sequence_errors(part)
-            rows += errors
-            self.result.problems += errors
-        due = time.monotonic() - self.stored_at >= STORE_SECONDS
-        if rows or due:
-            await self._store(rows, offset)
-
-    def _sequence_errors(self, part: Part) -> list[Scrubbed]:
-        """Judged by what most places have, so that damage of one place is not reported twice."""
-        if self.partition.by_record or not part.rows:
-            return []
-        return [
-            Scrubbed(part.rows[0].place, each.base, each.last, "", sequence_errors=(error,))
-            for each in part.agreed
-            if (error := self.sequences.error(each))
-        ]
-
-    def _flushed(self) -> list[Scrubbed]:
-        rows = self.clean.rows() if self.clean.first >= 0 else []
-        self.clean = _Clean()
-        return rows
-
-    async def _store(self, rows: list[Scrubbed], offset: int, *, finished: bool = False) -> None:
-        run = self.progress.began_ms
-        # A partition of which a place did not respond is due again at the next run.
-        began_ms = 0 if finished and self.result.left_out else run
-        fault_points.reach(HALFWAY)
-        await self.scrubber.commit(
-            self.partition, [*rows, *self._flushed()], run, Progress(began_ms, offset, finished)
-        )
-        self.stored_at = time.monotonic()
-
-
-def _whole_batches(readable: list[_Reader], last: int) -> int:
-    """The end of a stretch that divides no batch."""
-    ends = [each.last for reader in readable for each in reader.buffer if each.last <= last]
-    if ends:
-        return max(ends)
-    return min((reader.buffer[0].last for reader in readable if reader.buffer), default=last)
-
-
-def _differing(part: Part) -> list[Scrubbed]:
-    """Rows of places that do not have what most have, apart from holes and damage."""
-    digests = [row.digest for row in part.rows if row.digest and not row.damaged]
-    return (
-        [row for row in part.rows if row.digest not in ("", digests[0]) and not row.damaged]
-        if digests
-        else []
-    )
+    async def commit(self, rows: Sequence[Scrubbed], run: int, progress: Progress) -> None:
+        await self.scrubber.commit(self.partition, rows, run, progress)

@@ -101,8 +101,8 @@ def findings(recorder: Recorder) -> list[tuple[str, int, int, object]]:
     history = History()
     for row in recorder.rows:
         history.add(row, source="scrub", after_ms=1)
-    found = {each.id: each for each in fold(history.events)[1]}
-    return sorted((f.rule, f.first, f.last, f.evidence.get("places")) for f in found.values())
+    raised = {each.id: each for each in fold(history.events)[1]}
+    return sorted((f.rule, f.first, f.last, f.evidence.get("places")) for f in raised.values())
 
 
 def flipped(number: int, at: int) -> dict[int, bytes]:

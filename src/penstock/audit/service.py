@@ -21,6 +21,7 @@ from penstock.audit.group_offsets import GroupCollector
 from penstock.audit.live import LiveEngine, is_gone
 from penstock.audit.metadata_history import MetadataHistory, is_resolvable, static_defaults
 from penstock.audit.rules.state import SubjectState
+from penstock.audit.scrub.progress import PREFIX as SCRUBS
 from penstock.audit.stores import StoreCollector, Stores
 from penstock.audit.sweep import Sweeper
 from penstock.kafka import partition_log, quorum
@@ -168,7 +169,7 @@ class Auditor:
         intents = json.loads(stored.pop(INTENTS, b"[]"))
         self._intents = [LogEvent.from_bytes(each.encode()) for each in intents]
         self.engine.load(
-            (SubjectState.from_bytes(value) for key, value in stored.items() if b"/" in key),
+            (SubjectState.from_bytes(v) for key, v in stored.items() if not key.startswith(SCRUBS)),
             (FindingRecord.from_bytes(each) for each in findings.values()),
         )
         self.sweeper, self._groups = Sweeper(), GroupCollector()

@@ -1,7 +1,7 @@
 """The rules: name, invariant, evidence, what an operator does, and the function that checks it.
 
 `docs/audit.md` prints this table. Severities are the highest of a rule. `COLLECTED` has what writes each kind
-of evidence today. A rule that needs a kind in `PLANNED` finds nothing yet, and is shown so.
+of evidence.
 """
 
 from __future__ import annotations
@@ -38,15 +38,8 @@ class Rule:
     waits: bool = False
 
     @property
-    def missing(self) -> tuple[What, ...]:
-        """The evidence that nothing collects yet."""
-        return tuple(what for what in self.evidence if what in PLANNED)
-
-    @property
     def fed_by(self) -> str:
         """What collects its evidence."""
-        if self.missing:
-            return f"nothing yet; needs {', '.join(PLANNED[what] for what in self.missing)}"
         return ", ".join(dict.fromkeys(COLLECTED[what] for what in self.evidence))
 
 
@@ -66,9 +59,7 @@ COLLECTED: Final = {
     What.SCRUBBED: "scrubs",
     What.STORED: "listings of the object store",
     What.BACKUP: "the backup catalogue",
-}
-PLANNED: Final = {  # kinds of evidence that nothing writes yet
-    What.LINK: "comparisons of mirrors with their sources",
+    What.LINK: "`penstock link verify`",
 }
 
 REPLICA: Final = (What.REPLICA,)

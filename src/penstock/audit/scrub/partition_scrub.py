@@ -62,7 +62,7 @@ class _Reader:
 
     place: Place
     buffer: list[Scanned] = field(default_factory=list)
-    next_offset: int = -1  # of what is to be read
+    next_offset: int = -1  # of the next read
     corrupt: bool = False
 
     def holds(self, offset: int) -> bool:

@@ -187,6 +187,15 @@ async def test_a_log_whose_start_moves_meanwhile_is_no_problem() -> None:
     assert min(row.first for row in recorder.rows) == 100
 
 
+async def test_offsets_that_no_place_has_are_no_gap_of_a_producer() -> None:
+    """Deleted locally since the store was listed."""
+    tier = Memory("tier", end=100, checks_holes=False)
+    replicas = [Memory(f"broker {n}", first=200, starts_at=200) for n in (1, 2)]
+    _, recorder = await scrub(tier, *replicas)
+
+    assert findings(recorder) == []
+
+
 async def test_a_replica_that_is_lost_is_left_out_and_the_partition_is_due_again() -> None:
     result, recorder = await scrub(Memory("broker 1"), Memory("broker 2", lost_at=140), Memory("broker 3"))
 

@@ -136,6 +136,7 @@ class PartitionScrub:
                 if not later:
                     break
                 offset = min(later)
+                self.sequences = SequenceTracker()  # what is in between is gone
                 continue
             if not await self._read(active, offset):
                 continue  # places were left out, or their logs start later by now

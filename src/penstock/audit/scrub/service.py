@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from penstock.backup.archive import Archive
+    from penstock.backup.chain import Chain
     from penstock.kafka.client import Client
 
 TRANSACTIONAL_ID: Final = "_penstock.audit-scrub"
@@ -84,6 +85,7 @@ class Scrubber:
         self.cluster = cluster
         self._client = client
         self._archives = archives or {}
+        self._listed: dict[str, str] = {}  # by archive, the topic that it has listed
         self._rate = RateLimit(bytes_per_second)
         self._within_ms = within_ms
         self._only = only
@@ -100,8 +102,6 @@ class Scrubber:
         known = {key: Progress.from_bytes(value) for key, value in stored.items() if key.startswith(PREFIX)}
         partitions = await self._partitions()
         await self._forget(known.keys() - partitions.keys())
-        for archive in self._archives.values():
-            await archive.load()
         now_ms = self._now_ms()
         selected = {k for k, each in partitions.items() if not self._only or each.topic in self._only}
         due = in_order((k for k in selected if is_due(known.get(k), now_ms, self._within_ms)), known)
@@ -162,11 +162,26 @@ class Scrubber:
                 continue
             places.append(ReplicaPlace(self._client, broker, partition.log, start, end, partition.by_record))
         topic_id = id_text(partition.log.topic_id)
+        local_start = min((each.first for each in places), default=0)
         for name, archive in self._archives.items():
-            chain = await archive.chain(topic_id, partition.log.partition)
+            chain = await self._chain(name, archive, topic_id, partition.log.partition, local_start)
             if chain.pieces and not any(each.manifest.encryption for each in chain.pieces):
                 places.append(StorePlace(name, archive, chain, partition.by_record))
         return places
+
+    async def _chain(
+        self, name: str, archive: Archive, topic_id: str, partition: int, local_start: int
+    ) -> Chain:
+        """The segments of a partition. A topic is listed once, and again if brokers have deleted meanwhile
+        what was not in the store at that time."""
+        if self._listed.get(name) != topic_id:
+            await archive.load(topic_id)
+            self._listed[name] = topic_id
+        chain = await archive.chain(topic_id, partition)
+        if chain.pieces and chain.end < local_start:
+            await archive.load(topic_id)
+            chain = await archive.chain(topic_id, partition)
+        return chain
 
     async def _own_offset(
         self, partition: _Partition, broker: int, spec: OffsetSpec, replica: int

@@ -187,6 +187,23 @@ async def test_a_log_whose_start_moves_meanwhile_is_no_problem() -> None:
     assert min(row.first for row in recorder.rows) == 100
 
 
+async def test_the_start_of_one_log_may_rise_after_it_was_read() -> None:
+    @dataclass
+    class Late(Memory):
+        """Retention deletes the beginning when the place is read for the second time."""
+
+        async def read(self, offset: int) -> Reading:
+            if offset >= FETCH * BATCH:
+                self.starts_at = 200
+            return await super().read(offset)
+
+    quick, slow = Late("broker 1"), Late("broker 2", fetch=30)
+    _, recorder = await scrub(quick, slow)
+
+    assert findings(recorder) == []
+    assert recorder.progress[-1].next_offset == 400
+
+
 async def test_offsets_that_no_place_has_are_no_gap_of_a_producer() -> None:
     """Deleted locally since the store was listed."""
     tier = Memory("tier", end=100, checks_holes=False)

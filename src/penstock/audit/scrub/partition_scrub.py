@@ -51,10 +51,6 @@ class Result:
     left_out: set[str] = field(default_factory=set)  # places that did not respond
     problems: list[Scrubbed] = field(default_factory=list)
 
-    @property
-    def complete(self) -> bool:
-        return not self.left_out
-
 
 @dataclass(slots=True)
 class _Reader:
@@ -158,6 +154,7 @@ class PartitionScrub:
 
     async def _fill(self, reader: _Reader, offset: int) -> None:
         if reader.is_read(offset) or reader.corrupt:
+            reader.take(offset - 1)  # what was read before the log's start rose
             return
         for _ in range(POLLS_MAX):
             reading = await reader.place.read(offset)
@@ -291,9 +288,5 @@ def is_complete(part: Part) -> bool:
 
 def _differing(part: Part) -> list[Scrubbed]:
     """Rows of places that do not have what most have, apart from holes and damage."""
-    digests = [row.digest for row in part.rows if row.digest and not row.damaged]
-    return (
-        [row for row in part.rows if row.digest not in ("", digests[0]) and not row.damaged]
-        if digests
-        else []
-    )
+    sound = [row for row in part.rows if row.digest and not row.damaged]
+    return [row for row in sound if row.digest != sound[0].digest]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from penstock.wire.records import Batch
 
 LANE: Final = "audit scrub"
+ATTEMPTS_MAX: Final = 3
+PAUSE_SECONDS: Final = 1.0
 STORE_BYTES: Final = 4 << 20  # of an object store, at once
 
 
@@ -84,11 +87,16 @@ class ReplicaPlace:
         return f"broker {self.broker}"
 
     async def read(self, offset: int) -> Reading:
-        try:
-            result = (await fetch(self.client, self.broker, {self.log: offset}, lane=LANE)).get(self.log)
-        except PenstockError as error:
-            corrupt = error.facts.get("error_code") == Code.CORRUPT_MESSAGE
-            return Reading(Status.CORRUPT if corrupt else Status.LOST)
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                result = (await fetch(self.client, self.broker, {self.log: offset}, lane=LANE)).get(self.log)
+                break
+            except PenstockError as error:
+                if error.facts.get("error_code") == Code.CORRUPT_MESSAGE:
+                    return Reading(Status.CORRUPT)
+                if attempt + 1 == ATTEMPTS_MAX:
+                    return Reading(Status.LOST)
+                await asyncio.sleep(PAUSE_SECONDS)
         if result is None:
             return Reading(Status.LATER)
         if result.out_of_range:

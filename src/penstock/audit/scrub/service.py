@@ -25,6 +25,7 @@ from penstock.kafka.admin.offsets import NOT_A_REPLICA, IsolationLevel, OffsetSp
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.partition_log import ProducerRecord, TransactionalProducer
 from penstock.link.limits import RateLimit
+from penstock.model import key_names
 from penstock.model.durability import LogEvent, Scrubbed, What, members_of, partition_subject
 from penstock.model.errors import PenstockError
 from penstock.model.shadow_ids import is_shadow
@@ -40,6 +41,7 @@ TRANSACTIONAL_ID: Final = "_penstock.audit-scrub"
 SOURCE: Final = "scrub"
 BYTES_PER_SECOND: Final = 5_000_000
 WITHIN_MS: Final = 7 * 24 * 3600 * 1000
+CONFIGS_PER_CALL: Final = 200
 CONFIGS: Final = ("cleanup.policy", "remote.storage.enable")
 
 log = structlog.get_logger("penstock.audit")
@@ -117,7 +119,11 @@ class Scrubber:
             each for each in (await topics.describe(self._client)).values() if isinstance(each, topics.Topic)
         ]
         resources = {configs.topic(each.name): each for each in described}
-        values = await configs.describe(self._client, list(resources), names=CONFIGS)
+        values: dict[configs.Resource, dict[str, configs.Entry] | PenstockError] = {}
+        every = list(resources)
+        for at in range(0, len(every), CONFIGS_PER_CALL):
+            some = every[at : at + CONFIGS_PER_CALL]
+            values |= await configs.describe(self._client, some, names=CONFIGS)
         result = {}
         for resource, topic in resources.items():
             settings = values[resource]
@@ -164,7 +170,12 @@ class Scrubber:
         topic_id = id_text(partition.log.topic_id)
         local_start = min((each.first for each in places), default=0)
         for name, archive in self._archives.items():
-            chain = await self._chain(name, archive, topic_id, partition.log.partition, local_start)
+            try:
+                chain = await self._chain(name, archive, topic_id, partition.log.partition, local_start)
+            except PenstockError as error:
+                log.warning("object store not read", store=name, **{key_names.ERROR: str(error)})
+                result.left_out.add(name)
+                continue
             if chain.pieces and not any(each.manifest.encryption for each in chain.pieces):
                 places.append(StorePlace(name, archive, chain, partition.by_record))
         return places

@@ -117,3 +117,6 @@ async def test_a_store_that_cannot_be_read_reports_nothing(tmp_path: Path) -> No
 
     assert collector.collect(CLUSTER, {state.key: state}, now) == []
     assert "catalogue" in collector.failure
+    no_tier, failed = collector.disabled()
+    assert no_tier == "tier-object-wrong: the settings name no tier"
+    assert failed == f"backup-gap: {collector.failure}"

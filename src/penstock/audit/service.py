@@ -278,6 +278,7 @@ class Auditor:
             position=str(self.positions.metadata),
             unseen=unseen[:UNSEEN_SHOWN_MAX],
             unseen_count=len(unseen),
+            disabled=self.stores.disabled(),
         )
 
     def _now_ms(self) -> int:

@@ -92,6 +92,19 @@ class StoreCollector:
         self.failure = ""
         return result
 
+    def disabled(self) -> tuple[str, ...]:
+        """The rules that these stores do not feed, each with the reason."""
+        result = []
+        for rule, store, name in (
+            ("tier-object-wrong", self.stores.tier, "tier"),
+            ("backup-gap", self.stores.backup, "backup"),
+        ):
+            if store is None:
+                result.append(f"{rule}: the settings name no {name}")
+            elif self.failure:
+                result.append(f"{rule}: {self.failure}")
+        return tuple(result)
+
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()

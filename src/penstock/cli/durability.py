@@ -256,6 +256,7 @@ def rules(*, options: Options = Options()) -> int:
             "severity": str(each.severity),
             "invariant": each.invariant,
             "evidence": [str(what) for what in each.evidence],
+            "missing": [str(what) for what in each.missing],
             "fed_by": each.fed_by,
             "action": each.action,
         }

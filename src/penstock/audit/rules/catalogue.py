@@ -38,6 +38,11 @@ class Rule:
     waits: bool = False
 
     @property
+    def missing(self) -> tuple[What, ...]:
+        """The evidence that nothing collects."""
+        return tuple(what for what in self.evidence if what not in COLLECTED)
+
+    @property
     def fed_by(self) -> str:
         """What collects its evidence."""
         return ", ".join(dict.fromkeys(COLLECTED[what] for what in self.evidence))

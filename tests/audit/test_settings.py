@@ -45,3 +45,18 @@ def test_a_mistake_is_named(tmp_path: Path, wrong: str) -> None:
 
     with pytest.raises((SettingInvalid, SettingUnknown)):
         read_audit_settings(path, {})
+
+
+def test_a_cluster_may_have_a_tier_and_a_backup(tmp_path: Path) -> None:
+    path = tmp_path / "audit.yaml"
+    stores = "    tier: {kind: s3, bucket: history, prefix: tier}\n    backup: {directory: copies}\nwebhook"
+    path.write_text(FILE.replace("webhook", stores))
+
+    settings = read_audit_settings(path, {"PENSTOCK_AUDIT_STORES_SECONDS": "600"})
+
+    (cluster,) = settings.clusters
+    assert cluster.tier is not None
+    assert (cluster.tier.bucket, cluster.tier.prefix) == ("history", "tier")
+    assert cluster.backup is not None
+    assert cluster.backup.directory == tmp_path / "copies"
+    assert settings.stores_seconds == 600

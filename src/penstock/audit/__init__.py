@@ -20,8 +20,11 @@ Modules:
   process           runs auditors until a signal
   reading           findings and histories for operators
   rules             the catalogue of rules, and the fold that checks them
+  scrub             reads every copy of a log, and compares
   service           the auditor of one cluster: collects, folds, publishes
   settings          the audit's YAML settings file
+  store_evidence    what is wrong with the objects of tiers and backups
+  stores            lists the object stores of a cluster
   sweep             reads each replica's own positions
   topic_ids         topic ids in Kafka's text form
   topics            the topics of the audit

@@ -11,10 +11,11 @@ from penstock.model.durability import FindingState
 from penstock.model.metric_catalogue import AUDIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client import Metric
 
+    from penstock.audit.rules.state import SubjectState
     from penstock.audit.service import Auditor
 
 
@@ -35,8 +36,19 @@ class AuditMetrics:
             samples.add("unseen_partitions", len(auditor.sweeper.unseen), name)
             if auditor.cycle_ended is not None:
                 samples.add("collector_age_seconds", time.monotonic() - auditor.cycle_ended, name)
+            never, oldest_ms = scrub_age(auditor.engine.states.values())
+            samples.add("unscrubbed_partitions", never, name)
+            if oldest_ms is not None:
+                samples.add("scrub_age_seconds", time.time() - oldest_ms / 1000, name)
             findings = auditor.engine.findings.values()
             open_ = Counter(each.rule for each in findings if each.state is FindingState.OPEN)
             for rule, count in open_.items():
                 samples.add("findings_open", count, name, rule)
         return iter(samples)
+
+
+def scrub_age(states: Iterable[SubjectState]) -> tuple[int, int | None]:
+    """How many partitions no scrub has read, and when the oldest of the others' last passes began."""
+    partitions = [state for state in list(states) if state.placement is not None]
+    scrubbed = [max(each.run for each in state.scrubs) for state in partitions if state.scrubs]
+    return len(partitions) - len(scrubbed), min(scrubbed, default=None)

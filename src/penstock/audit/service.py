@@ -21,6 +21,8 @@ from penstock.audit.group_offsets import GroupCollector
 from penstock.audit.live import LiveEngine, is_gone
 from penstock.audit.metadata_history import MetadataHistory, is_resolvable, static_defaults
 from penstock.audit.rules.state import SubjectState
+from penstock.audit.scrub.progress import PREFIX as SCRUBS
+from penstock.audit.stores import StoreCollector, Stores
 from penstock.audit.sweep import Sweeper
 from penstock.kafka import partition_log, quorum
 from penstock.kafka.admin import configs
@@ -95,6 +97,7 @@ class Auditor:
         sweep_seconds: float = SWEEP_SECONDS,
         snapshot_seconds: float = SNAPSHOT_SECONDS,
         webhook: Webhook | None = None,
+        stores: StoreCollector | None = None,
     ) -> None:
         self.cluster = cluster
         self._client = client
@@ -102,6 +105,7 @@ class Auditor:
         self._sweep_seconds = sweep_seconds
         self._snapshot_seconds = snapshot_seconds
         self._webhook = webhook
+        self.stores = stores or StoreCollector(Stores())
         self.engine = LiveEngine()
         self.sweeper = Sweeper()
         self.positions = Positions()
@@ -110,6 +114,7 @@ class Auditor:
         self.events_written = 0
         self.cycle_ended: float | None = None
         self.failure = ""
+        self._kafka_id = ""
         self._owns = asyncio.Event()
         self._folded: dict[str, int] = {}
         self._alerted: dict[str, str] = {}
@@ -136,6 +141,7 @@ class Auditor:
                     await asyncio.sleep(PAUSE_SECONDS)
                 finally:
                     self.active = False
+                    self.stores.cancel()
 
     def not_ready(self) -> str:
         return self.failure
@@ -163,7 +169,7 @@ class Auditor:
         intents = json.loads(stored.pop(INTENTS, b"[]"))
         self._intents = [LogEvent.from_bytes(each.encode()) for each in intents]
         self.engine.load(
-            (SubjectState.from_bytes(each) for each in stored.values()),
+            (SubjectState.from_bytes(v) for key, v in stored.items() if not key.startswith(SCRUBS)),
             (FindingRecord.from_bytes(each) for each in findings.values()),
         )
         self.sweeper, self._groups = Sweeper(), GroupCollector()
@@ -173,6 +179,7 @@ class Auditor:
     async def _catch_up(self, controllers: Client, producer: TransactionalProducer) -> None:
         """Read the metadata log from its start; what is new since the last term becomes events."""
         nodes = await self._client.cluster(refresh=True)
+        self._kafka_id = nodes.id or ""
         broker = configs.broker(min(nodes.nodes))
         described = (await configs.describe(self._client, [broker]))[broker]
         if isinstance(described, PenstockError):
@@ -204,6 +211,7 @@ class Auditor:
         observations += await self._sweep(observations)
         now = time.monotonic()
         observations += await self._groups.collect(self._client, self.history, self.sweeper, now)
+        observations += self.stores.collect(self._kafka_id, self.engine.states, now)
         # The platform commits an intent before it acts. So the intent of everything observed so far is read
         # now, and comes first.
         await self._fold(producer)
@@ -270,6 +278,7 @@ class Auditor:
             position=str(self.positions.metadata),
             unseen=unseen[:UNSEEN_SHOWN_MAX],
             unseen_count=len(unseen),
+            disabled=self.stores.disabled(),
         )
 
     def _now_ms(self) -> int:

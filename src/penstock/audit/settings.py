@@ -6,6 +6,7 @@
         controllers: kafka-c1:9094
         tls: {ca: ca.pem}
         login: {user: penstock, password_file: /run/secrets/kafka}
+        tier: {kind: s3, bucket: history, prefix: tier}
     sweep_seconds: 10
     metrics: 127.0.0.1:28083
     webhook: {url: "https://alerts.example.com/hook", secret_file: /run/secrets/alerts}
@@ -20,16 +21,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.audit.alerts import Webhook
 from penstock.audit.service import SNAPSHOT_SECONDS, SWEEP_SECONDS
+from penstock.audit.stores import LIST_SECONDS
 from penstock.kafka import cluster_settings
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.settings_table import REQUIRED, Setting, SettingsFile, below
+from penstock.tier.store import KEYS as STORE_KEYS
+from penstock.tier.store import SETTINGS as STORE_SETTINGS
+from penstock.tier.store import StoreSettings, read_store_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from penstock.model.settings_reader import Section
+
 SECONDS_MIN: Final = 0.5
 SECONDS_MAX: Final = 3600.0
+DAY_SECONDS: Final = 86_400.0
 _CLUSTER: Final = (
     Setting("name", "text", "Id or name of the cluster, in every event and finding.", REQUIRED),
     *cluster_settings.SETTINGS,
@@ -38,6 +46,8 @@ _CLUSTER: Final = (
         "controller_mechanism", " | ".join(Mechanism), "SASL mechanism of the controller listener.",
         str(Mechanism.PLAIN),
     ),
+    *below("tier", STORE_SETTINGS),
+    *below("backup", STORE_SETTINGS),
 )  # fmt: skip
 SETTINGS: Final = SettingsFile(
     "audit",
@@ -48,6 +58,13 @@ SETTINGS: Final = SettingsFile(
             "sweep_seconds", "number", "Time between two sweeps of all replicas.", SWEEP_SECONDS, "seconds"
         ),
         Setting("snapshot_seconds", "number", "Time between two snapshots.", SNAPSHOT_SECONDS, "seconds"),
+        Setting(
+            "stores_seconds",
+            "number",
+            "Time between two listings of tier and backup.",
+            LIST_SECONDS,
+            "seconds",
+        ),
         Setting("metrics", "host:port", "Management address: /metrics, /livez, /readyz."),
         Setting("webhook.url", "URL", "Where alerts are sent, in Alertmanager's format."),
         Setting("webhook.secret", "secret", "Key of the signature."),
@@ -64,6 +81,8 @@ class AuditedCluster:
     controllers: str
     security: Security = field(repr=False)
     controller_security: Security = field(repr=False)
+    tier: StoreSettings | None = None  # of its tiered topics
+    backup: StoreSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +90,7 @@ class AuditSettings:
     clusters: tuple[AuditedCluster, ...]
     sweep_seconds: float = SWEEP_SECONDS
     snapshot_seconds: float = SNAPSHOT_SECONDS
+    stores_seconds: float = LIST_SECONDS
     metrics: str | None = None
     webhook: Webhook | None = None
 
@@ -94,6 +114,8 @@ def read_audit_settings(
                 section.text("controllers", expected="expected host:port[,…]"),
                 security,
                 Security(login, security.tls, security.server_name),
+                _store(section, "tier"),
+                _store(section, "backup"),
             )
         )
     names = [cluster.name for cluster in clusters]
@@ -111,6 +133,15 @@ def read_audit_settings(
         tuple(clusters),
         seconds("sweep_seconds", SWEEP_SECONDS),
         seconds("snapshot_seconds", SNAPSHOT_SECONDS),
+        root.number(
+            "stores_seconds", LIST_SECONDS, at_least=SECONDS_MIN, at_most=DAY_SECONDS, unit="seconds"
+        ),
         root.optional_address("metrics"),
         webhook,
     )
+
+
+def _store(section: Section, key: str) -> StoreSettings | None:
+    if section.values.get(key) is None:
+        return None
+    return read_store_settings(section.section(key, STORE_KEYS))

@@ -18,6 +18,8 @@ from penstock.audit.rules.catalogue import RULES, selected
 from penstock.audit.rules.state import SubjectState
 from penstock.audit.service import SNAPSHOT_SECONDS, SWEEP_SECONDS, Auditor
 from penstock.audit.settings import AuditSettings, read_audit_settings
+from penstock.audit.stores import StoreCollector, Stores
+from penstock.cli.audit_stores import stores_by_cluster
 from penstock.cli.output import show, table_of
 from penstock.cli.settings import LogLines, Metrics, Options, start_logs
 from penstock.control.physical.local import fleet_clusters
@@ -110,6 +112,7 @@ def run(
         AuditSettings((), **given) if config is None else read_audit_settings(config, os.environ, given)
     )
     start_logs(log_format)
+    stores = stores_by_cluster(config, options)
 
     async def serve() -> None:
         auditors = {
@@ -121,6 +124,7 @@ def run(
                     sweep_seconds=settings.sweep_seconds,
                     snapshot_seconds=settings.snapshot_seconds if config else SNAPSHOT_SECONDS,
                     webhook=settings.webhook,
+                    stores=StoreCollector(stores.get(name, Stores()), settings.stores_seconds),
                 ),
                 client,
             )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from rich.console import Group
 
+from penstock.audit.intents import IntentLog
 from penstock.cli.flags import Yes, confirmed
 from penstock.cli.output import report, show, table_of
 from penstock.cli.settings import LogLines, Options, start_logs
@@ -19,7 +20,7 @@ from penstock.link import commands
 from penstock.link.metrics import LinkMetrics
 from penstock.link.runner import LinkRunner
 from penstock.link.settings import read_link_settings
-from penstock.link.states import Action
+from penstock.link.states import Action, State
 from penstock.link.verify import compare
 from penstock.log_lines import announce
 from penstock.metrics_server import metrics_at, on_loop, page_of
@@ -201,6 +202,8 @@ async def failover(name: Name, *, settings: Settings, yes: Yes = False, options:
 async def verify(name: Name, *, settings: Settings, options: Options = Options()) -> int:
     """Compare the batches of both sides: offsets and CRCs; of compacted topics, the latest values.
 
+    While it mirrors, the durability audit gets the result.
+
     Example:  penstock link verify east --settings link.yaml
     """
     async with _clients(read_link_settings(settings)) as clients:
@@ -210,6 +213,8 @@ async def verify(name: Name, *, settings: Settings, options: Options = Options()
             for topic in row["topics"]
             for one in await compare(clients.source, clients.destination, topic)
         ]
+        if row["state"] in (State.MIRRORING, State.PAUSED):
+            await IntentLog(clients.destination).record(one.evidence(name) for one in compared)
     rows: list[dict[str, Any]] = [
         {
             "partition": str(one.partition),

@@ -172,9 +172,11 @@ class Scrubbed:
     place: str
     first: int
     last: int
-    digest: str
+    digest: str  # empty: the place has nothing there, or nothing to compare
     holes: tuple[tuple[int, ...], ...] = ()  # first and last offset of each unexplained one
     sequence_errors: tuple[str, ...] = ()
+    run: int = UNKNOWN  # only what one run has read is compared
+    damaged: tuple[tuple[int, ...], ...] = ()  # first and last offset of what is not what its CRC states
 
 
 @dataclass(frozen=True, slots=True)

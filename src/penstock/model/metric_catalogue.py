@@ -278,6 +278,9 @@ AUDIT: Final = _table(
     ("dropped", G, "suspicions", (CLUSTER,), "Suspicions that a second observation resolved."),
     ("unseen_partitions", G, "partitions", (CLUSTER,), "Partitions without any replica that responded."),
     ("collector_age_seconds", G, "seconds", (CLUSTER,), "Time since everything was last collected."),
+    ("scrub_age_seconds", G, "seconds", (CLUSTER,),
+     "Since the last scrub of the partition that was scrubbed longest ago."),
+    ("unscrubbed_partitions", G, "partitions", (CLUSTER,), "Partitions that no scrub has read."),
 )  # fmt: skip
 
 FLEET: Final = _table(

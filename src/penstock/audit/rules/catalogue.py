@@ -1,7 +1,7 @@
 """The rules: name, invariant, evidence, what an operator does, and the function that checks it.
 
 `docs/audit.md` prints this table. Severities are the highest of a rule. `COLLECTED` has what writes each kind
-of evidence today. A rule that needs a kind in `PLANNED` finds nothing yet, and is shown so.
+of evidence.
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ class Rule:
 
     @property
     def missing(self) -> tuple[What, ...]:
-        """The evidence that nothing collects yet."""
-        return tuple(what for what in self.evidence if what in PLANNED)
+        """The evidence that nothing collects."""
+        return tuple(what for what in self.evidence if what not in COLLECTED)
 
     @property
     def fed_by(self) -> str:
         """What collects its evidence."""
-        if self.missing:
-            return f"nothing yet; needs {', '.join(PLANNED[what] for what in self.missing)}"
         return ", ".join(dict.fromkeys(COLLECTED[what] for what in self.evidence))
 
 
@@ -63,12 +61,10 @@ COLLECTED: Final = {
     What.DELETED: "intents",
     What.INTENT: "intents",
     What.HEARTBEAT: "heartbeats",
-}
-PLANNED: Final = {  # kinds of evidence that nothing writes yet
     What.SCRUBBED: "scrubs",
     What.STORED: "listings of the object store",
-    What.LINK: "comparisons of mirrors with their sources",
     What.BACKUP: "the backup catalogue",
+    What.LINK: "`penstock link verify`",
 }
 
 REPLICA: Final = (What.REPLICA,)

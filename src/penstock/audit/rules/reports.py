@@ -26,33 +26,51 @@ SILENT = "auditor-silent"
 
 
 def one_value_per_offset(case: Case) -> Iterator[Finding]:
-    """Every place that has a range has the same batches there. The minority is named."""
+    """Every place that has a range has the same batches there, with the right CRCs. The minority is named.
+
+    Replicas of a topic that was compacted before may have been cleaned differently."""
     facts = case.facts
     assert isinstance(facts, Scrubbed)
     range_ = (facts.first, facts.last)
-    latest = {each.place: each for each in case.state.scrubs if (each.first, each.last) == range_}
+    latest = {
+        each.place: each
+        for each in case.state.scrubs
+        if (each.first, each.last, each.run) == (*range_, facts.run) and each.digest
+    }
+    damaged = {place for place, each in latest.items() if each.damaged}
     by_digest: dict[str, list[str]] = {}
     for place, each in latest.items():
-        by_digest.setdefault(each.digest, []).append(place)
-    if len(by_digest) < 2:
+        if place not in damaged:
+            by_digest.setdefault(each.digest, []).append(place)
+    if len(by_digest) > 1 and _was_compacted(case):
+        by_digest.clear()
+    if len(by_digest) < 2 and not damaged:
         return
     ranked = sorted(by_digest.values(), key=len)
-    majority = len(ranked[-1]) > len(ranked[-2])
-    wrong = sorted(place for places in ranked[:-1] for place in places) if majority else sorted(latest)
+    majority = len(ranked) < 2 or len(ranked[-1]) > len(ranked[-2])
+    minority = [place for places in (ranked[:-1] if majority else ranked) for place in places]
+    wrong = sorted({*minority, *damaged})
+    reason = "" if majority else ", and there is no majority"
     yield case.finding(
         VALUES, Severity.CRITICAL, f"{facts.first}-{facts.last}",
-        f"offsets {facts.first} to {facts.last} differ on {', '.join(wrong)}"
-        f"{'' if majority else ', and there is no majority'}",
+        f"offsets {facts.first} to {facts.last} {'are damaged' if damaged else 'differ'} on "
+        f"{', '.join(wrong)}{reason}",
         offsets=range_, alert=wrong[0], places=wrong,
     )  # fmt: skip
 
 
+def _was_compacted(case: Case) -> bool:
+    """Whether compaction explains what is missing, though the policy may be another by now."""
+    policies = case.state.policies
+    return any(each.policy.compacts for each in policies) and not policies[-1].policy.compacts
+
+
 def offset_holes(case: Case) -> Iterator[Finding]:
     """Offsets are missing only where markers, compaction or aborted records explain it."""
-    facts, policy = case.facts, case.state.policy
+    facts = case.facts
     assert isinstance(facts, Scrubbed)
-    if policy is not None and policy.compacts:
-        return
+    if any(each.policy.compacts for each in case.state.policies):
+        return  # also if it was compacted before
     for first, last in facts.holes:
         yield case.finding(
             HOLES, Severity.CRITICAL, f"{facts.place}/{first}-{last}",
@@ -63,9 +81,9 @@ def offset_holes(case: Case) -> Iterator[Finding]:
 
 def producer_sequence(case: Case) -> Iterator[Finding]:
     """Sequence numbers of an idempotent producer follow one another."""
-    facts, policy = case.facts, case.state.policy
+    facts = case.facts
     assert isinstance(facts, Scrubbed)
-    if policy is not None and policy.compacts:
+    if any(each.policy.compacts for each in case.state.policies):
         return
     for error in facts.sequence_errors:
         yield case.finding(SEQUENCE, Severity.WARNING, error, error, offsets=(facts.first, facts.last))

@@ -109,7 +109,7 @@ class SubjectState(Event):
     """What the rules know of one subject, after the events they have processed."""
 
     kind: ClassVar[str] = "audit-state"
-    minor: ClassVar[int] = 1  # `topic_deleted_ms`, `recreated`
+    minor: ClassVar[int] = 2  # `topic_deleted_ms`, `recreated`; `run` and `damaged` of scrubs
     topic: ClassVar[str] = AUDIT_STATE_TOPIC
 
     cluster: str

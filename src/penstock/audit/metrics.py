@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.metric_families import Samples
-from penstock.model.durability import FindingState
 from penstock.model.metric_catalogue import AUDIT
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ class AuditMetrics:
             samples.add("unseen_partitions", len(auditor.sweeper.unseen), name)
             if auditor.cycle_ended is not None:
                 samples.add("collector_age_seconds", time.monotonic() - auditor.cycle_ended, name)
-            findings = auditor.engine.findings.values()
-            open_ = Counter(each.rule for each in findings if each.state is FindingState.OPEN)
+            findings = auditor.current_findings()
+            open_ = Counter(each.rule for each in findings if each.is_open)
             for rule, count in open_.items():
                 samples.add("findings_open", count, name, rule)
         return iter(samples)

@@ -21,6 +21,7 @@ Modules:
   decisions           what each request changes in the registry
   desired_state       a tenant's desired access in Kafka and its record for gateways
   effects             the effects of operation steps outside the registry
+  findings            findings of the durability audit, of every physical cluster
   gateway_calls       executes for gateways what needs rights on the whole cluster
   gateway_directory   the gateways that have registered themselves, and whether they live
   health_service      judges the brokers of every cluster, and acts on what is wrong

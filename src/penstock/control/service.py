@@ -34,6 +34,7 @@ from penstock.control.checker import (
 )
 from penstock.control.cluster_placement import load_key
 from penstock.control.decisions import Decision, DecisionContext, decided_before
+from penstock.control.findings import Findings
 from penstock.control.gateway_calls import GatewayCalls
 from penstock.control.gateway_directory import GatewayDirectory
 from penstock.control.health_service import HealthService
@@ -175,6 +176,7 @@ class ControlPlane:
             lambda: self._term is not None,
             self._notifier.notify,
         )
+        self.findings = Findings(clusters)
         self._load_hours = HourHistory(clusters)
         self.sizing = Sizing(
             self,

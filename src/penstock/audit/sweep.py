@@ -163,7 +163,7 @@ async def _positions(
         replica: int = ANY_REPLICA,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        return await _list(client, broker, of, spec, replica=replica, isolation=isolation)
+        return await list_own_offsets(client, broker, of, spec, replica=replica, isolation=isolation)
 
     at = {each: samples[key][0] for each, key in keys.items() if key in samples}
     kept = await listed(at, lambda each: at[each], replica=NOT_A_REPLICA)
@@ -200,7 +200,7 @@ async def _positions(
     return result, offline
 
 
-async def _list(
+async def list_own_offsets(
     client: Client,
     broker: int,
     of: Collection[TopicPartition],

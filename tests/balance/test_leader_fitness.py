@@ -57,7 +57,7 @@ def test_a_partition_without_a_leader_has_nothing_to_compare_with() -> None:
     assert unfit(seen, [KEY], {}) == {}
 
 
-async def test_each_broker_is_asked_about_its_own_replicas_and_a_silent_one_elects_nothing(
+async def test_each_broker_reports_its_own_replicas_and_a_silent_one_elects_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = ("orders", 1)

@@ -83,7 +83,7 @@ async def _logs(client: Client, broker: int, keys: Collection[Key]) -> dict[Key,
     except PenstockError:
         return {}
     return {
-        tuple(each): ReplicaLog(starts[each][0], ends[each][1])
+        (each.topic, each.partition): ReplicaLog(starts[each][0], ends[each][1])
         for each in partitions
         if each in starts and each in ends
     }

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.control.acls import AccountAcl
     from penstock.control.checker import Difference
     from penstock.control.findings import AllFindings, ClusterFinding
+    from penstock.control.healing_service import ClusterHealing
     from penstock.control.physical.cluster_access import Provisioner
     from penstock.control.planning import ClusterReading
     from penstock.model.durability import FindingRecord, FindingState
@@ -116,6 +117,11 @@ class InMemoryFindings:
 
 
 @dataclass
+class InMemoryHealing:
+    known: dict[str, ClusterHealing] = field(default_factory=dict)
+
+
+@dataclass
 class InMemoryPlane:
     memory: InMemoryControl = field(
         default_factory=lambda: InMemoryControl.with_cells(2, bootstrap="127.0.0.1:28001")
@@ -140,6 +146,7 @@ class InMemoryPlane:
     plan_maker: PlanMaker = field(init=False)
     balancing: Balancing = field(init=False)
     health: HealthService = field(init=False)
+    healing: InMemoryHealing = field(default_factory=lambda: InMemoryHealing())
     findings: InMemoryFindings = field(default_factory=lambda: InMemoryFindings())
     load_hours: InMemoryHours = field(default_factory=lambda: InMemoryHours())
     sizing: Sizing = field(init=False)

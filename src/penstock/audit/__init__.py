@@ -17,6 +17,7 @@ Modules:
   explaining        why each change of a partition was legal, no I/O
   finding_reader    follows findings, and records what operators do about them
   group_offsets     compares committed offsets with the logs
+  healing           what to do about a corrupt leader, no I/O
   intents           records what the platform is about to delete or weaken
   lifecycle         findings are open, acknowledged or resolved, no I/O
   live              the live engine: states and findings, no I/O

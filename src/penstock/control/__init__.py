@@ -24,6 +24,8 @@ Modules:
   findings            findings of the durability audit, of every physical cluster
   gateway_calls       executes for gateways what needs rights on the whole cluster
   gateway_directory   the gateways that have registered themselves, and whether they live
+  healing             modes of healing, and what the registry has of it
+  healing_service     demotes a leader whose log has lost its beginning
   health_service      judges the brokers of every cluster, and acts on what is wrong
   health_settings     what setting modes, targets and holds changes in the registry
   home                the cluster that holds the registry, and what a new leadership term writes first

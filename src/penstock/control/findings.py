@@ -67,6 +67,9 @@ class Findings:
         results = await asyncio.gather(*map(self._read, ids))
         return all_findings(zip(ids, results))
 
+    async def of_cluster(self, cluster: str) -> list[FindingRecord]:
+        return (await self._reader(cluster).read()).current()
+
     async def handle(self, one: ClusterFinding, state: FindingState, actor: str, note: str) -> None:
         await self._reader(one.cluster).handle(one.finding.id, state, actor, note)
 

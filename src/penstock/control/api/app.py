@@ -43,7 +43,7 @@ from penstock.model.errors.control import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from starlette.types import Scope
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.control.findings import AllFindings, ClusterFinding
     from penstock.control.gateway_calls import GatewayCalls
     from penstock.control.gateway_directory import GatewayDirectory
+    from penstock.control.healing_service import ClusterHealing
     from penstock.control.health_service import HealthService
     from penstock.control.planning import PlanMaker
     from penstock.control.resizer import Resizer
@@ -91,6 +92,11 @@ class FindingDirectory(Protocol):
 
     async def read(self) -> AllFindings: ...
     async def handle(self, one: ClusterFinding, state: FindingState, actor: str, note: str) -> None: ...
+
+
+class Healing(Protocol):
+    @property
+    def known(self) -> Mapping[str, ClusterHealing]: ...
 
 
 class Plane(Protocol):
@@ -132,6 +138,8 @@ class Plane(Protocol):
     def health(self) -> HealthService: ...
     @property
     def findings(self) -> FindingDirectory: ...
+    @property
+    def healing(self) -> Healing: ...
     @property
     def sizing(self) -> Sizing: ...
     @property
@@ -406,6 +414,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
         broker_routes,
         finding_routes,
         gateway_routes,
+        healing_routes,
         health_routes,
         load_routes,
         plan_routes,
@@ -438,6 +447,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     app.include_router(plan_routes.router, responses=_documented())
     app.include_router(health_routes.router, responses=_documented())
     app.include_router(finding_routes.router, responses=_documented())
+    app.include_router(healing_routes.router, responses=_documented())
     app.include_router(sizing_routes.router, responses=_documented())
     app.include_router(resize_routes.router, responses=_documented())
     app.include_router(roll_routes.router, responses=_documented())

@@ -1,4 +1,4 @@
-"""Incident 1 of Kora's table 1 on three real brokers: the gate prevents it, and healing saves the records.
+"""Incident 1 of Kora's table 1 on three real brokers: the gate prevents it, and healing proposes.
 
 A stopped broker loses the first segments of a replica, comes back in sync, and leads.
 """
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.audit.healing import HealingMode
 from penstock.audit.service import Auditor
 from penstock.balance.cluster_observation import observe
 from penstock.balance.execute import Executor
 from penstock.balance.leader_return import returning
 from penstock.balance.plan_job import LeaderReturnJob
-from penstock.control.healing import demoted_by_healing, set_healing
+from penstock.control.healing import demoted_by_healing
 from penstock.fleet.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin.partitions import TopicPartition
@@ -118,23 +117,12 @@ async def observed(auditor: Auditor) -> None:
     await eventually(complete)
 
 
-async def led_by(client: Client, *expected: int) -> None:
-    async def leads() -> bool:
-        return await leader(client) in expected
-
-    await eventually(leads)
-
-
 async def proposed(healing: HealingService, cluster: str) -> bool:
     known = healing.known.get(cluster)
     return known is not None and known.verdict.demotion is not None
 
 
-async def replicas(client: Client) -> tuple[int, ...]:
-    return (await observe(client, [TOPIC])).partitions[PLACE].replicas
-
-
-async def test_a_corrupt_replica_is_not_elected_and_healing_keeps_it_from_leading_when_the_leader_dies(
+async def test_a_corrupt_replica_is_not_elected_and_its_demotion_is_proposed(
     brokers: Fleet,
 ) -> None:
     async with run_control_plane(brokers) as harness, Client(brokers.bootstrap, brokers.security()) as client:
@@ -154,24 +142,9 @@ async def test_a_corrupt_replica_is_not_elected_and_healing_keeps_it_from_leadin
             await Executor(client).run(LeaderReturnJob(moves))
             assert await leader(client) != 1
 
-            # Kafka would elect it first when the leader dies. The control plane asks, and then acts.
+            # Kafka would elect it first when the leader dies. The control plane proposes to demote it.
             await eventually(lambda: proposed(plane.healing, physical.id))
             assert demoted_by_healing(plane.registry, physical.id) == frozenset()
-            await harness.decide(
-                lambda r, c: set_healing(r, c, physical.id, HealingMode.ACT), PhysicalCluster
-            )
-
-            async def is_last() -> bool:
-                return (await replicas(client))[-1] == 1
-
-            await eventually(is_last)
-            assert demoted_by_healing(plane.registry, physical.id) == {1}
             (one,) = (await plane.findings.read()).findings
             assert (one.finding.rule, one.finding.first) == ("log-start-unexplained", 0)
-
-            (first, second, _) = await replicas(client)
-            await led_by(client, first)
-            await asyncio.to_thread(brokers.stop_node, f"b{first}")
-            await led_by(client, second)
-            await append(client, PLACE, [(None, b"after")])
-            assert await values(client) == [*[RECORD] * RECORDS, b"after"]
+            assert await values(client) == [RECORD] * RECORDS

@@ -607,7 +607,7 @@ CLAIMS: Final = (
         ("penstock.audit.rules.log_start", "penstock.balance.leader_fitness", "penstock.audit.healing"),
         (
             f"{_LIVE_AUDIT}::test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not",
-            f"{_HEALING}::test_a_corrupt_replica_is_not_elected_and_healing_keeps_it_from_leading_when_the_leader_dies",
+            f"{_HEALING}::test_a_corrupt_replica_is_not_elected_and_its_demotion_is_proposed",
         ),
         rows=("K15",),
     ),

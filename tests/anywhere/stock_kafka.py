@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from penstock.control.kafka_access import TENANT_NAME
 from penstock.fleet.certificates import load_authority
 from penstock.fleet.cluster_record import new_kafka_uuid
 from penstock.fleet.java import command, jvm_flags
@@ -34,6 +33,7 @@ from penstock.kafka.client import Client
 from penstock.kafka.partition_log import bounds, read
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors import PenstockError
+from penstock.model.ids import TENANT_NAME
 from tests.harness.fleet import wait_for
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from penstock.audit.rules.catalogue import RULES, by_name, selected
 from penstock.audit.rules.finding import merged
 from penstock.audit.rules.fold import RuleSet, advance, step
 from penstock.audit.rules.state import LATENESS_MS, SLACK_MS, SubjectState
-from penstock.model.durability import Acked, Deleted, FindingState, Intent, LogEvent, Severity, What
+from penstock.model.durability import Acked, Deleted, Intent, LogEvent, Severity, What
 from penstock.model.errors.audit import RuleCatalogueInvalid
 from penstock.model.errors.events import EventTooNew
 from tests.audit.history import BEGIN_MS, CLUSTER, SUBJECT, History, fold
@@ -151,19 +151,16 @@ def test_a_rule_that_fails_is_a_finding_and_disturbs_no_other() -> None:
     assert "x" not in state.marks
 
 
-def test_records_of_one_finding_merge_in_any_order_and_a_worse_one_opens_it_again() -> None:
+def test_records_of_one_finding_merge_in_any_order() -> None:
     history = History().sweep(start=0, end=10, kept_offset=0).sweep(start=5, end=10)
     warning = replace(
         fold(history.events)[1][0].record(), severity=Severity.WARNING, last_seen_ms=50, first_seen_ms=50
     )
     critical = replace(warning, severity=Severity.CRITICAL, detail="worse", last_seen_ms=40, first_seen_ms=40)
-    handled = replace(warning, state=FindingState.ACKNOWLEDGED, actor="ops")
 
     assert merged(warning, critical) == merged(critical, warning)
     assert merged(None, warning) == warning
     assert (merged(warning, critical).first_seen_ms, merged(warning, critical).last_seen_ms) == (40, 50)
-    assert merged(handled, critical).state is FindingState.OPEN
-    assert merged(handled, warning).state is FindingState.ACKNOWLEDGED
 
 
 def test_the_state_of_a_busy_partition_is_bounded() -> None:

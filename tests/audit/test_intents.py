@@ -9,8 +9,10 @@ from uuid import UUID
 import pytest
 
 from penstock.audit import intents, topics
+from penstock.audit.finding_reader import FindingReader
 from penstock.audit.group_offsets import GroupCollector
 from penstock.audit.intents import IntentLog, events_of
+from penstock.audit.lifecycle import FindingLog
 from penstock.audit.metadata_history import MetadataHistory, is_resolvable
 from penstock.audit.rules.state import INTENT_MS, SubjectState
 from penstock.audit.service import Auditor
@@ -268,7 +270,11 @@ async def test_intents_that_wait_survive_a_restart(monkeypatch: pytest.MonkeyPat
     async def read_compacted(_: object, partition: object) -> dict[bytes, bytes]:
         return dict(rows) if partition == topics.STATE else {}
 
+    async def no_findings(_: object) -> FindingLog:
+        return FindingLog()
+
     monkeypatch.setattr(topics, "read_compacted", read_compacted)
+    monkeypatch.setattr(FindingReader, "read", no_findings)
     await one._snapshot(cast("Any", SimpleNamespace(commit=commit)))
     next_one = auditor()
     await next_one._load()

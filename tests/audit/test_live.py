@@ -12,9 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from penstock.audit import alerts
 from penstock.audit.live import LiveEngine, is_gone
-from penstock.audit.reading import explained
 from penstock.audit.rules.state import LATENESS_MS, SLACK_MS
-from penstock.model.durability import Deleted, FindingState, Removed, Severity
+from penstock.model.durability import FindingState, Removed, Severity
 from tests.audit.history import History
 
 
@@ -105,6 +104,21 @@ def test_an_alert_is_due_once_and_again_if_it_becomes_more_severe() -> None:
     assert alerts.due([replace(finding, state=FindingState.ACKNOWLEDGED)], {}) == []
 
 
+def test_an_alert_ends_when_none_of_its_findings_is_open() -> None:
+    engine = LiveEngine()
+    for number in range(2):
+        settled(engine, trimmed(subject=f"partition/T{number}/0"))
+    one, other = engine.findings.values()
+    sent = alerts.severities([one, other])
+    over = [replace(each, state=FindingState.RESOLVED) for each in (one, other)]
+
+    assert alerts.ended([over[0], other], sent) == []
+    assert alerts.ended(over, {}) == []
+    assert alerts.ended(over, sent) == over
+    (alert,) = alerts.payload([], over, ended_ms=1_800_000_000_000)["alerts"]
+    assert (alert["status"], alert["endsAt"]) == ("resolved", "2027-01-15T08:00:00+00:00")
+
+
 def test_a_webhook_is_signed_and_a_receiver_that_fails_is_reported() -> None:
     received: list[tuple[str, bytes]] = []
     status = [500, 200]
@@ -136,16 +150,3 @@ def test_a_webhook_is_signed_and_a_receiver_that_fails_is_reported() -> None:
     assert results == [False, True]
     assert signed == "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()
     assert json.loads(body)["version"] == "4"
-
-
-def test_a_history_shows_why_each_rise_was_legal() -> None:
-    history = History().sweep(brokers=[1], start=0, end=1200, kept_offset=0)
-    history.sweep(brokers=[1], start=100, end=1200).add(Deleted(100, "User:shop"), source="gateway-1")
-    history.sweep(brokers=[1], start=300, end=1200)
-
-    reasons = [reason for _, reason in explained(history.events) if reason]
-
-    assert reasons == [
-        "log start 0 to 100: DeleteRecords, link or restore",
-        "log start 100 to 300: UNEXPLAINED",
-    ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.audit import reading, topics
+from penstock.audit.finding_reader import FindingReader
 from penstock.audit.service import Auditor
 from penstock.cli import durability
 from penstock.kafka import partition_log
@@ -33,10 +33,10 @@ def returning(value: Any) -> Callable[..., Any]:
 async def test_a_finding_that_does_not_exist_is_named(
     unused: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "read_compacted", returning({}))
+    monkeypatch.setattr(unused, "leaders", returning({}))  # no audit has run yet
 
     with pytest.raises(FindingUnknown, match="3f9a"):
-        await reading.read_finding(unused, "3f9a")
+        await FindingReader(unused).finding("3f9a")
 
 
 def test_a_partition_is_given_with_its_topic() -> None:

@@ -54,6 +54,7 @@ class Cluster:
     now: float = 1000.0
     starts: Counter[TopicPartition] = field(default_factory=Counter)
     external: frozenset[TopicPartition] = frozenset()
+    unfit: dict[TopicPartition, str] = field(default_factory=dict)
 
     @classmethod
     def before(cls, *moves: PlannedMove) -> Cluster:
@@ -65,8 +66,8 @@ class Cluster:
         )
 
     def seen(self) -> Observation:
-        moving = {key for key, each in self.partitions.items() if each.reassigning}
-        return Observation(self.partitions, self.alive, frozenset(moving | self.external), self.health)
+        moving = frozenset({key for key, each in self.partitions.items() if each.reassigning} | self.external)
+        return Observation(self.partitions, self.alive, moving, self.health, self.unfit)
 
     def round(self, *works: Work, seconds: float = 1.0) -> Round:
         self.now += seconds
@@ -146,6 +147,32 @@ def test_no_leader_is_elected_that_is_not_in_sync() -> None:
     cluster.partitions["orders", 0] = replace(cluster.partitions["orders", 0], leader=1, isr=(1,))
 
     assert not cluster.round(work).elect
+
+
+def test_a_replica_that_lacks_the_beginning_of_the_log_is_not_elected_and_the_move_is_dropped() -> None:
+    work = Work([move(0, after=(1, 0)), move(1, after=(1, 0))])
+    cluster = Cluster.before(*work.moves)
+    cluster.unfit = {("orders", 0): "broker 1 lacks offsets 0 to 99"}
+    cluster.round(work)
+
+    second = cluster.round(work)
+    third = cluster.round(work)
+
+    assert second.elect == (("orders", 1),)
+    assert third.standings[0][0] == Standing(Status.DROPPED, "broker 1 lacks offsets 0 to 99")
+    assert third.done
+
+
+def test_a_tenant_move_waits_for_a_replica_that_may_lead() -> None:
+    work = Work([move(after=(1, 0))], persistent=True)
+    cluster = Cluster.before(*work.moves)
+    cluster.unfit = {("orders", 0): "broker 1 lacks offsets 0 to 99"}
+    for _ in range(3):
+        assert not cluster.round(work).elect
+
+    cluster.unfit = {}
+
+    assert cluster.round(work).elect == (("orders", 0),)
 
 
 def test_a_demoted_broker_is_not_elected() -> None:

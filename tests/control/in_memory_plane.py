@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.audit.lifecycle import handled, handling_of
 from penstock.balance.executing import Health, Observation
 from penstock.balance.plan_document import (
     Origin,
@@ -20,6 +21,7 @@ from penstock.control.acls import account_acls
 from penstock.control.audit_log import AuditPage, AuditQuery
 from penstock.control.balancing import Balancing
 from penstock.control.decisions import Decision, DecisionContext, decided_before
+from penstock.control.findings import all_findings
 from penstock.control.gateway_calls import GatewayCalls
 from penstock.control.gateway_directory import GatewayDirectory
 from penstock.control.health_service import HealthService
@@ -49,8 +51,11 @@ if TYPE_CHECKING:
     from penstock.balance.planner import Plan
     from penstock.control.acls import AccountAcl
     from penstock.control.checker import Difference
+    from penstock.control.findings import AllFindings, ClusterFinding
+    from penstock.control.healing_service import ClusterHealing
     from penstock.control.physical.cluster_access import Provisioner
     from penstock.control.planning import ClusterReading
+    from penstock.model.durability import FindingRecord, FindingState
     from penstock.model.entities import Entity, ServiceAccount
     from penstock.model.events import AuditEvent, BrokerLoad, LoadHour, QuotaShares
     from penstock.model.tenant_acls import AclEntry
@@ -96,6 +101,27 @@ class InMemoryHours:
 
 
 @dataclass
+class InMemoryFindings:
+    """By physical cluster: its findings, or why they cannot be read."""
+
+    known: dict[str, list[FindingRecord] | str] = field(default_factory=dict)
+
+    async def read(self) -> AllFindings:
+        return all_findings(self.known.items())
+
+    async def handle(self, one: ClusterFinding, state: FindingState, actor: str, note: str) -> None:
+        findings = self.known[one.cluster]
+        assert isinstance(findings, list)
+        handling = handling_of(one.finding, state, actor, note, one.finding.last_seen_ms)
+        findings[findings.index(one.finding)] = handled(one.finding, handling)
+
+
+@dataclass
+class InMemoryHealing:
+    known: dict[str, ClusterHealing] = field(default_factory=dict)
+
+
+@dataclass
 class InMemoryPlane:
     memory: InMemoryControl = field(
         default_factory=lambda: InMemoryControl.with_cells(2, bootstrap="127.0.0.1:28001")
@@ -120,6 +146,8 @@ class InMemoryPlane:
     plan_maker: PlanMaker = field(init=False)
     balancing: Balancing = field(init=False)
     health: HealthService = field(init=False)
+    healing: InMemoryHealing = field(default_factory=lambda: InMemoryHealing())
+    findings: InMemoryFindings = field(default_factory=lambda: InMemoryFindings())
     load_hours: InMemoryHours = field(default_factory=lambda: InMemoryHours())
     sizing: Sizing = field(init=False)
     provisioner: Provisioner | None = None

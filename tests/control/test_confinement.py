@@ -6,12 +6,15 @@ Each route has a decision here. A new route without one fails, as does a decisio
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.audit.rules.finding import Finding
 from penstock.control.api.app import make_api
+from penstock.model.durability import Severity
 from penstock.model.entities import OperatorRole
 
 if TYPE_CHECKING:
@@ -84,6 +87,11 @@ DECIDED: dict[str, Access] = {
     "listIncidents": Access.PLATFORM,
     "getIncident": Access.PLATFORM,
     "changeIncident": Access.PLATFORM,
+    "getHealing": Access.PLATFORM,
+    "setHealing": Access.PLATFORM,
+    "listFindings": Access.LIST,
+    "getFinding": Access.READ,
+    "changeFinding": Access.PLATFORM,
     "listRolls": Access.PLATFORM,
     "getRoll": Access.PLATFORM,
     "planRoll": Access.PLATFORM,
@@ -123,6 +131,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "setHealth": {"mode": "auto"},
     "holdBroker": {"reason": "a new disk"},
     "changeIncident": {"state": "resolved"},
+    "changeFinding": {"state": "resolved"},
+    "setHealing": {"mode": "act"},
     "planRoll": {"physical_cluster": "pkc-000000"},
     "startRoll": {"physical_cluster": "pkc-000000"},
     "setSizing": {"mode": "auto"},
@@ -163,10 +173,21 @@ class Cluster:
             "plan": "plan-7hq2mz",
             "roll": "roll-7hq2mz",
             "incident": "inc-7hq2mz",
+            "finding": _finding_about(api, made["id"], made["physical_cluster"]),
             "profile": "small",
             "name": "root",
         }
-        self.secrets = {name, made["id"], account, key["key"]["id"]}
+        self.secrets = {name, made["id"], account, key["key"]["id"], self.ids["finding"]}
+
+
+def _finding_about(api: Api, tenant: str, physical: str) -> str:
+    """A finding about a topic of this logical cluster."""
+    finding = Finding("tier-lag", physical, f"partition/{tenant}/0", "1", Severity.WARNING, 1, f"of {tenant}")
+    record = replace(finding, topic_name=f"{tenant}_orders").record()
+    known = api.plane.findings.known.setdefault(physical, [])
+    assert isinstance(known, list)
+    known.append(record)
+    return record.id
 
 
 def call(api: Api, route: str, ids: dict[str, str], body: dict[str, Any] | None = None) -> Any:

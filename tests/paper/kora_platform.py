@@ -7,6 +7,7 @@ from typing import Final
 from tests.paper.claim import Claim
 
 _DAILY_AUDIT: Final = "tests/pipeline/test_durability.py"
+_HEALING: Final = "tests/control/test_healing_with_kafka.py"
 _LIVE_AUDIT: Final = "tests/audit/test_live_with_kafka.py"
 CLAIMS: Final = (
     Claim(
@@ -603,8 +604,11 @@ CLAIMS: Final = (
     Claim(
         "Table 1",
         "Caught: storage corruption at the leader that trims a prefix of the log.",
-        ("penstock.audit.rules.log_start",),
-        (f"{_LIVE_AUDIT}::test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not",),
+        ("penstock.audit.rules.log_start", "penstock.balance.leader_fitness", "penstock.audit.healing"),
+        (
+            f"{_LIVE_AUDIT}::test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not",
+            f"{_HEALING}::test_a_corrupt_replica_is_not_elected_and_its_demotion_is_proposed",
+        ),
         rows=("K15",),
     ),
     Claim("Table 1", "Caught: tier metadata that diverges between leader and followers.", rows=("K15",)),

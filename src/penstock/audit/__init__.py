@@ -11,14 +11,21 @@ nothing is reported, and the report states the coverage.
 
 Modules:
   alerts            signed webhooks in Alertmanager's format
+  day               the report on one day, no I/O
+  day_reader        reads the events of a day for its report
   evidence          facts from ack evidence and tier metadata
+  explaining        why each change of a partition was legal, no I/O
+  finding_reader    follows findings, and records what operators do about them
   group_offsets     compares committed offsets with the logs
+  healing           what to do about a corrupt leader, no I/O
   intents           records what the platform is about to delete or weaken
+  lifecycle         findings are open, acknowledged or resolved, no I/O
   live              the live engine: states and findings, no I/O
   metadata_history  facts from the metadata log
   metrics           Prometheus metrics
   process           runs auditors until a signal
-  reading           findings and histories for operators
+  reading           the history of a partition for operators
+  report_page       the daily report as an HTML page
   rules             the catalogue of rules, and the fold that checks them
   scrub             reads every copy of a log, and compares
   service           the auditor of one cluster: collects, folds, publishes

@@ -19,7 +19,7 @@ import structlog
 
 from penstock.audit.rules.catalogue import by_name
 from penstock.model import key_names
-from penstock.model.durability import FindingState, Severity
+from penstock.model.durability import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SIGNATURE_HEADER: Final = "X-Penstock-Signature"
 SEND_SECONDS: Final = 10.0
 SUBJECTS_SHOWN_MAX: Final = 20
+NOT_ENDED: Final = "0001-01-01T00:00:00Z"  # Alertmanager's value
 
 log = structlog.get_logger("penstock.audit")
 
@@ -38,9 +39,11 @@ class Webhook:
     url: str
     secret: bytes = field(repr=False)
 
-    async def send(self, findings: Iterable[FindingRecord]) -> bool:
-        """Whether the receiver accepted them."""
-        body = json.dumps(payload(findings)).encode()
+    async def send(
+        self, findings: Iterable[FindingRecord], ended: Iterable[FindingRecord] = (), *, ended_ms: int = 0
+    ) -> bool:
+        """Whether the receiver accepted them; `ended` are findings of alerts that are over."""
+        body = json.dumps(payload(findings, ended, ended_ms=ended_ms)).encode()
         try:
             async with asyncio.timeout(2 * SEND_SECONDS):
                 await asyncio.to_thread(self._post, body)
@@ -66,8 +69,17 @@ def due(findings: Iterable[FindingRecord], sent: Mapping[str, str]) -> list[Find
     return [
         each
         for each in findings
-        if each.state is FindingState.OPEN and ranks[each.severity] > ranks.get(sent.get(each.alert, ""), 0)
+        if each.is_open and ranks[each.severity] > ranks.get(sent.get(each.alert, ""), 0)
     ]
+
+
+def ended(findings: Iterable[FindingRecord], sent: Mapping[str, str]) -> list[FindingRecord]:
+    """Findings of alerts that were sent, and of which none is open any more."""
+    causes: dict[str, list[FindingRecord]] = {}
+    for finding in findings:
+        if finding.alert in sent:
+            causes.setdefault(finding.alert, []).append(finding)
+    return [one for each in causes.values() if not any(one.is_open for one in each) for one in each]
 
 
 def severities(findings: Iterable[FindingRecord]) -> dict[str, str]:
@@ -76,8 +88,26 @@ def severities(findings: Iterable[FindingRecord]) -> dict[str, str]:
     return {each.alert: str(each.severity) for each in ordered}
 
 
-def payload(findings: Iterable[FindingRecord]) -> dict[str, Any]:
-    """One alert for each cause, with the subjects it concerns."""
+def payload(
+    firing: Iterable[FindingRecord], over: Iterable[FindingRecord] = (), *, ended_ms: int = 0
+) -> dict[str, Any]:
+    """One alert for each cause, with the subjects it concerns; `over` are those of alerts that have ended."""
+    alerts = _alerts(firing, "firing", NOT_ENDED) + _alerts(over, "resolved", _time(ended_ms))
+    return {
+        "version": "4",
+        "groupKey": "penstock-audit",
+        "truncatedAlerts": 0,
+        "status": "firing" if any(each["status"] == "firing" for each in alerts) else "resolved",
+        "receiver": "penstock",
+        "groupLabels": {},
+        "commonLabels": {},
+        "commonAnnotations": {},
+        "externalURL": "",
+        "alerts": alerts,
+    }
+
+
+def _alerts(findings: Iterable[FindingRecord], status: str, ends_at: str) -> list[dict[str, Any]]:
     causes: dict[str, list[FindingRecord]] = {}
     for finding in findings:
         causes.setdefault(finding.alert, []).append(finding)
@@ -95,7 +125,7 @@ def payload(findings: Iterable[FindingRecord]) -> dict[str, Any]:
         }
         alerts.append(
             {
-                "status": "firing",
+                "status": status,
                 "labels": labels,
                 "annotations": {
                     "summary": worst.detail,
@@ -104,21 +134,14 @@ def payload(findings: Iterable[FindingRecord]) -> dict[str, Any]:
                     "subjects": " ".join(subjects[:SUBJECTS_SHOWN_MAX]),
                     "subject_count": str(len(set(subjects))),
                 },
-                "startsAt": datetime.fromtimestamp(began / 1000, UTC).isoformat(),
-                "endsAt": "0001-01-01T00:00:00Z",
+                "startsAt": _time(began),
+                "endsAt": ends_at,
                 "generatorURL": "",
                 "fingerprint": hashlib.sha256(cause.encode()).hexdigest()[:16],
             }
         )
-    return {
-        "version": "4",
-        "groupKey": "penstock-audit",
-        "truncatedAlerts": 0,
-        "status": "firing",
-        "receiver": "penstock",
-        "groupLabels": {},
-        "commonLabels": {},
-        "commonAnnotations": {},
-        "externalURL": "",
-        "alerts": alerts,
-    }
+    return alerts
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.metric_families import Samples
-from penstock.model.durability import FindingState
 from penstock.model.metric_catalogue import AUDIT
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ class AuditMetrics:
             samples.add("unscrubbed_partitions", never, name)
             if oldest_ms is not None:
                 samples.add("scrub_age_seconds", time.time() - oldest_ms / 1000, name)
-            findings = auditor.engine.findings.values()
-            open_ = Counter(each.rule for each in findings if each.state is FindingState.OPEN)
+            findings = auditor.current_findings()
+            open_ = Counter(each.rule for each in findings if each.is_open)
             for rule, count in open_.items():
                 samples.add("findings_open", count, name, rule)
         return iter(samples)

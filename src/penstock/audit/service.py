@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from penstock.audit import alerts, evidence, topics
+from penstock.audit.finding_reader import FindingReader
 from penstock.audit.group_offsets import GroupCollector
+from penstock.audit.lifecycle import FindingLog
 from penstock.audit.live import LiveEngine, is_gone
 from penstock.audit.metadata_history import MetadataHistory, is_resolvable, static_defaults
 from penstock.audit.rules.state import SubjectState
@@ -30,7 +32,7 @@ from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.ownership import Ownership
 from penstock.kafka.partition_log import ProducerRecord, TransactionalProducer
 from penstock.model import fault_points, key_names
-from penstock.model.durability import NAMED, FindingRecord, Heartbeat, LogEvent, What, members_of
+from penstock.model.durability import NAMED, Heartbeat, LogEvent, What, members_of
 from penstock.model.errors import PenstockError
 from penstock.model.errors.audit import SourceRecreated
 from penstock.model.errors.wire import OffsetOutOfRange
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.audit.alerts import Webhook
     from penstock.audit.metadata_history import Observation
     from penstock.kafka.client import Client
+    from penstock.model.durability import FindingRecord
 
 COLLECT_READ: Final = fault_points.declare("audit.collect.read", "observed, not yet written")
 COLLECT_WRITTEN: Final = fault_points.declare("audit.collect.written", "events written, not yet folded")
@@ -120,7 +123,9 @@ class Auditor:
         self._alerted: dict[str, str] = {}
         self._intents: list[LogEvent] = []  # read, and not resolved yet
         self._groups = GroupCollector()
-        self._swept_at = self._snapshot_at = self._beat_at = float("-inf")
+        self._findings = FindingReader(client)
+        self._handlings = FindingLog()  # as last read
+        self._swept_at = self._snapshot_at = self._beat_at = self._handled_at = float("-inf")
 
     async def run(self) -> None:
         await topics.ensure_topics(self._client)
@@ -143,6 +148,10 @@ class Auditor:
                     self.active = False
                     self.stores.cancel()
 
+    def current_findings(self) -> list[FindingRecord]:
+        """Findings in the state that operators have given them."""
+        return self._handlings.current(self.engine.findings.values())
+
     def not_ready(self) -> str:
         return self.failure
 
@@ -162,7 +171,8 @@ class Auditor:
 
     async def _load(self) -> None:
         stored = await topics.read_compacted(self._client, topics.STATE)
-        findings = await topics.read_compacted(self._client, topics.FINDINGS)
+        self._handled_at = float("-inf")
+        findings = (await self._findings.read()).findings
         self.positions = Positions.from_bytes(stored.pop(COLLECTED)) if COLLECTED in stored else Positions()
         self._folded = json.loads(stored.pop(FOLDED, b"{}"))
         self._alerted = json.loads(stored.pop(ALERTED, b"{}"))
@@ -170,7 +180,7 @@ class Auditor:
         self._intents = [LogEvent.from_bytes(each.encode()) for each in intents]
         self.engine.load(
             (SubjectState.from_bytes(v) for key, v in stored.items() if not key.startswith(SCRUBS)),
-            (FindingRecord.from_bytes(each) for each in findings.values()),
+            findings.values(),
         )
         self.sweeper, self._groups = Sweeper(), GroupCollector()
         self._swept_at = self._beat_at = float("-inf")
@@ -358,12 +368,19 @@ class Auditor:
         return start
 
     async def _alert(self, producer: TransactionalProducer) -> None:
+        """Send alerts that begin or end; what operators have done meanwhile is read before."""
+        due = alerts.due(self.current_findings(), self._alerted)
+        if due or time.monotonic() - self._handled_at >= self._sweep_seconds:
+            self._handlings, self._handled_at = await self._findings.read(), time.monotonic()
         if self._webhook is None:
             return
-        due = alerts.due(self.engine.findings.values(), self._alerted)
-        if due and await self._webhook.send(due):
+        findings = self.current_findings()
+        due, ended = alerts.due(findings, self._alerted), alerts.ended(findings, self._alerted)
+        if (due or ended) and await self._webhook.send(due, ended, ended_ms=self._now_ms()):
             fault_points.reach(ALERT_SENT)
             self._alerted |= alerts.severities(due)
+            for each in ended:
+                self._alerted.pop(each.alert, None)
             value = json.dumps(self._alerted).encode()
             await producer.commit([ProducerRecord(topics.STATE, ALERTED, value)])
 

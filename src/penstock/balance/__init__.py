@@ -23,6 +23,7 @@ Modules:
   execute               executes moves: the only code that reassigns, elects or throttles
   executing             the next actions of all moves on a cluster, within one budget
   goals                 what a balanced cluster is: resources, targets, and what each goal accepts
+  leader_fitness        compares the logs of replicas before one of them is elected
   leader_return         which leaders return to their preferred brokers, and when
   load_calibration      drives a broker at known rates and measures it
   load_cost             what traffic costs of a broker's load, by hardware

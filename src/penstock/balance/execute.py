@@ -22,6 +22,7 @@ import structlog
 from penstock.balance import replication_throttle as throttle
 from penstock.balance.cluster_observation import cluster_health, observe, with_sizes
 from penstock.balance.executing import Budget, Health, Memory, Status, decide
+from penstock.balance.leader_fitness import unfit_leaders
 from penstock.balance.plan_document import RATE_DEFAULT
 from penstock.balance.tenant_move import tenant_progress, tenant_work
 from penstock.kafka.admin import reassignments
@@ -202,7 +203,12 @@ class Executor:
                 works[job] = job.work(seen)
             except PenstockError as failure:
                 self._end(job, failure)
-        round_ = decide(list(works.values()), seen, self.budget, self.memory, time.monotonic())
+        now = time.monotonic()
+        round_ = decide(list(works.values()), seen, self.budget, self.memory, now)
+        if round_.elect and (unfit := await unfit_leaders(self._client, seen, round_.elect)):
+            log.warning("replicas not elected", partitions=len(unfit), error=next(iter(unfit.values())))
+            seen = replace(seen, unfit=unfit)
+            round_ = decide(list(works.values()), seen, self.budget, self.memory, now)
         self.memory = round_.memory
         if round_.cancel:
             await self._cancel(round_)

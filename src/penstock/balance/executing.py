@@ -9,6 +9,7 @@ What `decide` remembers from round to round (`Memory`) only makes it patient or 
 continues correctly. It promises:
 
 - No partition is moved twice, and none whose topic or replicas were changed by others.
+- No replica is elected that lacks the beginning of the leader's log: the followers would delete theirs.
 - The budget is never exceeded: partitions and bytes in flight by broker and direction, starts and leader
   changes a second, records that one call makes the controller write.
 - It becomes slower when brokers are slow or followers fall behind (additive increase, multiplicative
@@ -88,6 +89,9 @@ class Observation:
     alive: frozenset[int]
     under_way: frozenset[TopicPartition] = frozenset()  # every reassignment on the cluster
     health: Health = field(default_factory=Health)
+    unfit: Mapping[TopicPartition, str] = field(
+        default_factory=dict
+    )  # to be led by the preferred leader: why
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +286,7 @@ class _Round:
                 key = (move.topic, move.partition)
                 if standing.status is not Status.PLACED or len(self.elections) >= limit:
                     continue
-                if move.after[0] not in self.seen.partitions[key].isr:
+                if move.after[0] not in self.seen.partitions[key].isr or key in self.seen.unfit:
                     continue
                 if self.now - elected.get(key, float("-inf")) >= ELECTED_SECONDS:
                     elected[key] = self.now
@@ -314,6 +318,8 @@ class _Round:
             preferred = move.after[0]
             if state.leader == preferred or preferred in work.demoted or self._is_dead(preferred):
                 return Standing(Status.DONE)
+            if key in self.seen.unfit and not work.persistent:
+                return Standing(Status.DROPPED, self.seen.unfit[key])
             return Standing(Status.PLACED, f"{move.name} is not led by its preferred leader")
         if state.replicas != move.before:
             if (order := _order_before(move, state, work)) is not None:

@@ -11,6 +11,8 @@ setting is an error, whichever the command; a command imports only what it needs
 Modules:
   app               the command tree, and the exit code of a run
   audit             `audit`: what operators changed, and the durability audit
+  audit_healing     `audit healing`: what is done about a corrupt leader
+  audit_report      `audit report`: one day of the durability audit
   audit_stores      the object stores of audited clusters
   backup            `backup`: run, restore, verify and drill backups
   balance           `balance`: broker load

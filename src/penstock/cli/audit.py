@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
-from penstock.cli import durability, durability_scrub
+from penstock.cli import audit_healing, audit_report, durability, durability_scrub
 from penstock.cli.flags import past_ms
 from penstock.cli.output import Format, show, table_of
 from penstock.cli.remote import connected
@@ -25,6 +25,8 @@ for command, name in (
     (durability.acknowledge, "acknowledge"),
     (durability.explain, "explain"),
     (durability_scrub.scrub, "scrub"),
+    (audit_report.report, "report"),
+    (audit_healing.healing, "healing"),
     (durability.rules, "rules"),
 ):
     app.command(command, name=name)

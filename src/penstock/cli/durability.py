@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from penstock.audit import reading, topics
+from penstock.audit.explaining import explained
+from penstock.audit.finding_reader import FindingReader
 from penstock.audit.process import run_auditors
 from penstock.audit.rules.catalogue import RULES, selected
 from penstock.audit.rules.state import SubjectState
@@ -25,7 +27,7 @@ from penstock.cli.settings import LogLines, Metrics, Options, start_logs
 from penstock.control.physical.local import fleet_clusters
 from penstock.kafka.client import Client
 from penstock.log_lines import announce
-from penstock.model.durability import FindingState
+from penstock.model.durability import PARTITION, FindingState
 from penstock.model.errors import Exit
 from penstock.model.errors.audit import SubjectUnknown
 from penstock.model.errors.settings import UsageInvalid
@@ -33,6 +35,7 @@ from penstock.model.errors.settings import UsageInvalid
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from penstock.audit.explaining import Explained
     from penstock.model.durability import FindingRecord
 
 Config = Annotated[
@@ -40,9 +43,8 @@ Config = Annotated[
 ]
 Cluster = Annotated[str | None, Parameter(help="Which cluster.", show_default="the only one", negative="")]
 _FINDINGS = {
-    "ID": "id", "SEVERITY": "severity", "RULE": "rule", "SUBJECT": "subject", "FIRST": "first",
-    "LAST": "last",
-    "STATE": "state", "LAST SEEN": "last_seen", "DETAIL": "detail",
+    "ID": "id", "SEVERITY": "severity", "RULE": "rule", "SUBJECT": "shown", "FIRST": "first",
+    "LAST": "last", "STATE": "state", "LAST SEEN": "last_seen", "DETAIL": "detail",
 }  # fmt: skip
 _RULES = {"RULE": "rule", "SEVERITY": "severity", "INVARIANT": "invariant", "FED BY": "fed_by"}
 _STATUS = {"CLUSTER": "cluster", "SUBJECTS": "subjects", "OPEN": "open", "AGE": "age", "UNSEEN": "unseen",
@@ -75,7 +77,7 @@ def _clusters(
 
 
 @asynccontextmanager
-async def _one(
+async def one_cluster(
     config: Path | None, cluster: str | None, options: Options
 ) -> AsyncIterator[tuple[str, Client]]:
     clusters = _clusters(config, options)
@@ -143,7 +145,9 @@ def findings(
     rule: Annotated[
         list[str] | None, Parameter(help="Only of this rule; may be repeated.", negative="")
     ] = None,
-    every: Annotated[bool, Parameter(name="--all", help="Also acknowledged ones.", negative="")] = False,
+    every: Annotated[
+        bool, Parameter(name="--all", help="Also acknowledged and resolved ones.", negative="")
+    ] = False,
     config: Config = None,
     cluster: Cluster = None,
     options: Options = Options(),
@@ -155,17 +159,13 @@ def findings(
     names = {each.name for each in selected(rule)} if rule else {each.name for each in RULES}
 
     async def work() -> list[FindingRecord]:
-        async with _one(config, cluster, options) as (_, client):
-            return await reading.read_findings(client)
+        async with one_cluster(config, cluster, options) as (_, client):
+            return (await FindingReader(client).read()).current()
 
-    shown = [
-        each
-        for each in asyncio.run(work())
-        if each.rule in names and (every or each.state is FindingState.OPEN)
-    ]
+    shown = [each for each in asyncio.run(work()) if each.rule in names and (every or each.is_open)]
     rows = [_row(each) for each in shown]
     show(rows, options.form, table_of(rows, _FINDINGS, empty="no findings"))
-    urgent = any(each.severity == "critical" and each.state is FindingState.OPEN for each in shown)
+    urgent = any(each.severity == "critical" and each.is_open for each in shown)
     return Exit.UNHEALTHY if urgent else Exit.FINE
 
 
@@ -182,8 +182,8 @@ def show_(
     """
 
     async def work() -> FindingRecord:
-        async with _one(config, cluster, options) as (_, client):
-            return await reading.read_finding(client, finding)
+        async with one_cluster(config, cluster, options) as (_, client):
+            return await FindingReader(client).finding(finding)
 
     record = asyncio.run(work())
     action = next(each.action for each in RULES if each.name == record.rule)
@@ -196,19 +196,23 @@ def show_(
 def acknowledge(
     finding: Annotated[str, Parameter(help="Its id, or the beginning of it.")],
     *,
+    resolved: Annotated[
+        bool, Parameter(help="It is over: open it again if it is observed again.", negative="")
+    ] = False,
     note: Annotated[str, Parameter(help="Why it needs no further attention.")] = "",
     config: Config = None,
     cluster: Cluster = None,
     options: Options = Options(),
 ) -> int:
-    """Acknowledge a finding. It is open again if it becomes more severe.
+    """Acknowledge or resolve a finding. It is open again if it becomes more severe.
 
-    Example:  penstock audit acknowledge 3f9a --note "restored from backup"
+    Example:  penstock audit acknowledge 3f9a --resolved --note "restored from backup"
     """
+    state = FindingState.RESOLVED if resolved else FindingState.ACKNOWLEDGED
 
     async def work() -> FindingRecord:
-        async with _one(config, cluster, options) as (_, client):
-            return await reading.acknowledge(client, finding, getpass.getuser(), note)
+        async with one_cluster(config, cluster, options) as (_, client):
+            return await FindingReader(client).handle(finding, state, getpass.getuser(), note)
 
     row = _row(asyncio.run(work()))
     show(row, options.form, table_of([row], _FINDINGS))
@@ -222,13 +226,13 @@ def status(*, config: Config = None, cluster: Cluster = None, options: Options =
     """
 
     async def work() -> dict[str, Any]:
-        async with _one(config, cluster, options) as (name, client):
+        async with one_cluster(config, cluster, options) as (name, client):
             stored = await topics.read_compacted(client, topics.STATE)
             states = [SubjectState.from_bytes(value) for key, value in stored.items() if b"/" in key]
             beats = [each for each in states if each.heartbeat is not None]
             last_ms = max((each.heartbeat_ms for each in beats), default=0)
             unseen = sum(each.heartbeat.unseen_count for each in beats if each.heartbeat is not None)
-            open_ = [f for f in await reading.read_findings(client) if f.state is FindingState.OPEN]
+            open_ = [each for each in (await FindingReader(client).read()).current() if each.is_open]
             age = (datetime.now(UTC) - datetime.fromtimestamp(last_ms / 1000, UTC)).total_seconds()
             return {
                 "cluster": name,
@@ -273,7 +277,7 @@ def explain(
     cluster: Cluster = None,
     options: Options = Options(),
 ) -> int:
-    """Show the history of a partition, and why each change of its log start was legal.
+    """Show the history of a partition, and why each change was legal.
 
     Example:  penstock audit explain orders/0
     """
@@ -282,23 +286,25 @@ def explain(
         raise SubjectUnknown(subject=partition)
 
     async def work() -> list[dict[str, Any]]:
-        async with _one(config, cluster, options) as (name, client):
+        async with one_cluster(config, cluster, options) as (name, client):
             subject = await reading.subject_of(client, topic, int(number))
             history = await reading.read_history(client, name, subject)
-            return [
-                {
-                    "time": _time(event.time_ms),
-                    "source": event.source,
-                    "event": str(event.what),
-                    "facts": " ".join(f"{key}={value}" for key, value in event.facts.items()),
-                    "reason": reason,
-                }
-                for event, reason in reading.explained(history)
-            ]
+            return [_explained_row(each) for each in explained(history)]
 
     rows = asyncio.run(work())
     show(rows, options.form, table_of(rows, _EXPLAIN))
     return Exit.FINE
+
+
+def _explained_row(each: Explained) -> dict[str, Any]:
+    findings = (f"finding {one.id[:8]} ({one.rule}): {one.detail}" for one in each.findings)
+    return {
+        "time": _time(each.event.time_ms),
+        "source": each.event.source,
+        "event": str(each.event.what),
+        "facts": " ".join(f"{key}={value}" for key, value in each.event.facts.items()),
+        "reason": "; ".join((*each.reasons, *findings)),
+    }
 
 
 def _row(record: FindingRecord) -> dict[str, Any]:
@@ -308,6 +314,8 @@ def _row(record: FindingRecord) -> dict[str, Any]:
         "rule": record.rule,
         "cluster": record.cluster,
         "subject": record.subject,
+        "topic": record.topic_name,
+        "shown": _shown(record),
         "first": record.first,
         "last": record.last,
         "state": str(record.state),
@@ -317,6 +325,13 @@ def _row(record: FindingRecord) -> dict[str, Any]:
         "actor": record.actor,
         "note": record.note,
     }
+
+
+def _shown(record: FindingRecord) -> str:
+    """A partition by the name of its topic, as commands take it."""
+    if not (record.topic_name and record.subject.startswith(PARTITION)):
+        return record.subject
+    return f"{record.topic_name}/{record.subject.rpartition('/')[2]}"
 
 
 def _time(time_ms: int) -> str:

@@ -15,7 +15,7 @@ from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.users import Credential
 from penstock.kafka.security import Mechanism
 from penstock.model.errors import PenstockError
-from penstock.model.ids import ID_ALPHABET, ID_LENGTH, kafka_user, tenant_prefix
+from penstock.model.ids import ID_ALPHABET, ID_LENGTH, TENANT_NAME, kafka_user, tenant_prefix
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ CLIENT_QUOTAS: Final = (quotas.PRODUCER_BYTES, quotas.CONSUMER_BYTES)
 _MECHANISM: Final = Mechanism.SCRAM_SHA_512
 _TAIL: Final = f"[{ID_ALPHABET}]{{{ID_LENGTH}}}"
 TENANT_USER: Final = re.compile(f"(lkc-{_TAIL})_sa-{_TAIL}")
-TENANT_NAME: Final = re.compile(f"(lkc-{_TAIL})_")
 
 
 class AccessWriter:

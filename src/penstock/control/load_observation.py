@@ -38,13 +38,12 @@ from penstock.balance.cell_load import (
 )
 from penstock.balance.cells import TARGET
 from penstock.control.cluster_placement import load_key
-from penstock.control.kafka_access import TENANT_NAME
 from penstock.control.load_history import RATES_SECONDS, rates_events
 from penstock.kafka.admin import log_dirs, topics
 from penstock.kafka.metrics_scrape import scrape
 from penstock.model.errors import PenstockError
 from penstock.model.events import BrokerLoad
-from penstock.model.ids import BrokerId, LogicalClusterId
+from penstock.model.ids import TENANT_NAME, BrokerId, LogicalClusterId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,13 +6,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.control.checker import ActualState
-from penstock.control.kafka_access import TENANT_NAME, read_access
+from penstock.control.kafka_access import read_access
 from penstock.control.state_publisher import PARTITION
 from penstock.kafka.admin import topics
 from penstock.kafka.partition_log import bounds, read
 from penstock.model.errors import PenstockError
 from penstock.model.errors.wire import KafkaMissing
 from penstock.model.events import RegistryRecord, entity_of
+from penstock.model.ids import TENANT_NAME
 from penstock.model.tenant_state import TenantState
 
 if TYPE_CHECKING:

@@ -88,6 +88,8 @@ STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
     "health.hold": (),
     "health.unhold": (),
     "incident.change": (),
+    "finding.change": (),
+    "healing.set": (),
     "fleet.fill": (Step.FILL, Step.STATE),
     "fleet.grow": (Step.START, Step.STATE, Step.FILL, Step.STATE),
     "fleet.keep": (Step.UNCORDON, Step.STATE),

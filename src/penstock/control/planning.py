@@ -24,7 +24,6 @@ from penstock.balance.goals import GOALS, TOPIC_SPREAD
 from penstock.balance.plan_document import Names
 from penstock.control.broker_states import broker_of
 from penstock.control.cluster_placement import require_capability
-from penstock.control.kafka_access import TENANT_NAME
 from penstock.control.load_history import read_recent
 from penstock.control.probe_tenants import is_checker
 from penstock.fleet.capabilities import Capability
@@ -40,7 +39,7 @@ from penstock.model.errors.balance import (
     GoalUnknown,
     PlanTopicUnknown,
 )
-from penstock.model.ids import BrokerId
+from penstock.model.ids import BrokerId, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -334,12 +333,6 @@ def cluster_facts(known: RegisteredCluster, reading: ClusterReading, request: Pl
         },
         resting={*request.resting, *reading.seen.under_way},
     )
-
-
-def tenant_of(topic: str) -> str:
-    """Empty for a topic of the platform or of Kafka."""
-    match = TENANT_NAME.match(topic)
-    return "" if match is None else match[1]
 
 
 def _of_others(known: RegisteredCluster, topic: str) -> bool:

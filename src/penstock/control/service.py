@@ -34,9 +34,11 @@ from penstock.control.checker import (
 )
 from penstock.control.cluster_placement import load_key
 from penstock.control.decisions import Decision, DecisionContext, decided_before
+from penstock.control.findings import Findings
 from penstock.control.gateway_calls import GatewayCalls
 from penstock.control.gateway_directory import GatewayDirectory
 from penstock.control.gateway_follower import GatewayFollower
+from penstock.control.healing_service import HealingService
 from penstock.control.health_service import HealthService
 from penstock.control.home import until_reached
 from penstock.control.kafka_access import TENANT_USER, read_acls
@@ -175,6 +177,10 @@ class ControlPlane:
             lambda: self._term is not None,
             self._notifier.notify,
         )
+        self.findings = Findings(clusters)
+        self.healing = HealingService(
+            self, clusters, self.findings, self._plan_service, lambda: self._term is not None
+        )
         self._load_hours = HourHistory(clusters)
         self.sizing = Sizing(
             self,
@@ -217,6 +223,7 @@ class ControlPlane:
                 group.create_task(self.plans.run()),
                 group.create_task(self.balancing.run()),
                 group.create_task(self.health.run()),
+                group.create_task(self.healing.run()),
                 group.create_task(self._notifier.run()),
                 group.create_task(self.sizing.run()),
             ]

@@ -297,13 +297,15 @@ class Severity(StrEnum):
 class FindingState(StrEnum):
     OPEN = "open"
     ACKNOWLEDGED = "acknowledged"
+    RESOLVED = "resolved"
 
 
 @dataclass(frozen=True, slots=True)
 class FindingRecord(Event):
-    """A finding and what became of it: the newest record of its id counts."""
+    """A finding: the newest record of its id counts. `audit.lifecycle` adds what operators did about it."""
 
     kind: ClassVar[str] = "finding"
+    minor: ClassVar[int] = 1  # `topic_name`
     topic: ClassVar[str] = FINDINGS_TOPIC
 
     id: str  # the same in every run and engine
@@ -319,12 +321,39 @@ class FindingRecord(Event):
     last_seen_ms: int
     evidence: Mapping[str, object] = field(default_factory=dict)
     state: FindingState = FindingState.OPEN
-    actor: str = ""  # who acknowledged it
+    actor: str = ""  # who acknowledged or resolved it
     note: str = ""
+    topic_name: str = ""  # of the partition or topic that is the subject; empty: another subject
 
     @property
     def key(self) -> bytes:
         return self.id.encode()
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is FindingState.OPEN
+
+
+HANDLING: Final = "handling/"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingHandling(Event):
+    """What an operator did about a finding: a separate record, because the auditor writes the finding."""
+
+    kind: ClassVar[str] = "finding-handling"
+    topic: ClassVar[str] = FINDINGS_TOPIC
+
+    id: str  # of the finding
+    state: FindingState
+    severity: Severity  # of the finding at that time
+    time_ms: int
+    actor: str
+    note: str = ""
+
+    @property
+    def key(self) -> bytes:
+        return f"{HANDLING}{self.id}".encode()
 
 
 # Subjects of intents. Gateways know topics by name, and no intent knows what the audit calls the cluster: the

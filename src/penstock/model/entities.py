@@ -170,6 +170,7 @@ class PhysicalCluster(Entity):
     health_mode: str = "advise"  # or `off`, `auto`: what a sick broker leads to
     health_actions: Mapping[str, str] = field(default_factory=dict)  # modes of single actions
     health_target: float = 0.0  # availability that is promised; 0: by the number of zones
+    healing_mode: str = "ask"  # or `off`, `act`: what a corrupt leader leads to
     hardware: str = ""  # the name of its brokers' hardware profile; empty: unknown
     size_mode: str = "advise"  # or `auto`: what a size that does not fit leads to
     size_bounds: Mapping[str, float] = field(default_factory=dict)  # brokers_min, brokers_max, budget_month

@@ -27,6 +27,7 @@ ID_LENGTH = 6
 KAFKA_NAME_LENGTH_MAX = 249  # characters of a topic name, Kafka's limit
 
 _TAIL = re.compile(f"[{ID_ALPHABET}]{{{ID_LENGTH}}}")
+TENANT_NAME = re.compile(f"(lkc-{_TAIL.pattern})_")
 
 
 def physical_cluster_id(value: str) -> PhysicalClusterId:
@@ -56,6 +57,12 @@ def new_service_account_id(choice: Choice) -> ServiceAccountId:
 def tenant_prefix(tenant: LogicalClusterId) -> str:
     """The prefix of this tenant's topics, groups and transactional ids inside Kafka."""
     return f"{tenant}_"
+
+
+def tenant_of(name: str) -> str:
+    """The tenant of a name inside Kafka; empty for one of the platform or of Kafka."""
+    match = TENANT_NAME.match(name)
+    return "" if match is None else match[1]
 
 
 def kafka_user(tenant: LogicalClusterId, account: ServiceAccountId) -> str:

@@ -51,6 +51,7 @@ class Case:
             first=offsets[0],
             last=offsets[1],
             evidence=evidence,
+            topic_name=self.state.topic_name,
         )
 
     def mark(self, key: str, value: tuple[int, ...]) -> None:

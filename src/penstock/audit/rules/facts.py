@@ -71,10 +71,7 @@ def apply(state: SubjectState, facts: Facts, time_ms: int) -> SubjectState:
         case Segment():
             return _segment(state, facts, time_ms)
         case Intent():
-            since_ms = facts.since_ms if facts.since_ms != UNKNOWN else time_ms
-            until_ms = facts.until_ms if facts.until_ms != UNKNOWN else since_ms + INTENT_MS
-            recorded = Recorded(facts.action, facts.actor, since_ms, until_ms)
-            return replace(state, intents=_with_intent(state.intents, recorded))
+            return replace(state, intents=_with_intent(state.intents, recorded(facts, time_ms)))
         case Scrubbed():
             return replace(state, scrubs=(*state.scrubs, facts)[-SCRUBS_MAX:])
         case Topic():
@@ -94,6 +91,13 @@ def apply(state: SubjectState, facts: Facts, time_ms: int) -> SubjectState:
             )
         case _:
             return state
+
+
+def recorded(facts: Intent, time_ms: int) -> Recorded:
+    """An intent, and how long it is in force."""
+    since_ms = facts.since_ms if facts.since_ms != UNKNOWN else time_ms
+    until_ms = facts.until_ms if facts.until_ms != UNKNOWN else since_ms + INTENT_MS
+    return Recorded(facts.action, facts.actor, since_ms, until_ms)
 
 
 def _with_intent(intents: tuple[Recorded, ...], new: Recorded) -> tuple[Recorded, ...]:

@@ -29,6 +29,7 @@ class Finding:
     first: int = UNKNOWN  # offsets concerned
     last: int = UNKNOWN
     evidence: Mapping[str, object] = field(default_factory=dict)
+    topic_name: str = ""
 
     @property
     def id(self) -> str:
@@ -49,20 +50,17 @@ class Finding:
             first_seen_ms=self.time_ms,
             last_seen_ms=self.time_ms,
             evidence=self.evidence,
+            topic_name=self.topic_name,
         )
 
 
 def merged(before: FindingRecord | None, after: FindingRecord) -> FindingRecord:
-    """One record of two of the same id, in any order; the more severe one, or the later, gives the details.
-
-    An acknowledged finding that becomes more severe is open again."""
+    """One record of two of the same id, in any order; the more severe, or the later, gives the details."""
     if before is None:
         return after
     assert before.id == after.id
     ranks = list(Severity)
     stronger = max(before, after, key=lambda each: (ranks.index(each.severity), each.last_seen_ms))
-    worse = ranks.index(after.severity) > ranks.index(before.severity)
-    handled = after if worse else before
     return FindingRecord(
         id=after.id,
         rule=after.rule,
@@ -76,7 +74,5 @@ def merged(before: FindingRecord | None, after: FindingRecord) -> FindingRecord:
         first_seen_ms=min(before.first_seen_ms, after.first_seen_ms),
         last_seen_ms=max(before.last_seen_ms, after.last_seen_ms),
         evidence=stronger.evidence,
-        state=handled.state,
-        actor=handled.actor,
-        note=handled.note,
+        topic_name=stronger.topic_name or before.topic_name or after.topic_name,
     )

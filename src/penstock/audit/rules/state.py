@@ -35,6 +35,7 @@ RISES_MAX: Final = 32
 SEGMENTS_MAX: Final = 10_000
 SCRUBS_MAX: Final = 64
 MARKS_MAX: Final = 256
+TOPIC: Final = "topic/"  # subjects that are topics, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,13 @@ class SubjectState(Event):
     @property
     def key(self) -> bytes:
         return f"{self.cluster}/{self.subject}".encode()
+
+    @property
+    def topic_name(self) -> str:
+        """Of a partition or a topic, if it is known; empty for other subjects."""
+        if self.placement is not None:
+            return self.placement.topic
+        return self.subject.removeprefix(TOPIC) if self.subject.startswith(TOPIC) else ""
 
     @property
     def policy(self) -> Policy | None:

@@ -9,6 +9,8 @@ Modules:
   broker_routes   routes for brokers and their states
   broker_schemas  requests and responses of those routes
   gateway_routes  the list of gateways, and the calls that they make
+  finding_routes  routes for findings of the durability audit
+  healing_routes  routes for healing: its mode, and what it proposes
   health_routes   routes for health, error budgets, incidents and holds
   load_routes     routes for broker load and its profile
   plan_routes     routes for balancing plans

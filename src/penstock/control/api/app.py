@@ -1,7 +1,7 @@
 """The HTTP API: the app, errors as problem details, and what every route shares.
 
     /v1/clusters, /v1/accounts, /v1/keys, /v1/operations, /v1/cells, /v1/physical-clusters, /v1/plans,
-    /v1/profiles, /v1/rolls, /v1/tokens, /v1/gateways, /v1/health, /v1/slo, /v1/incidents
+    /v1/profiles, /v1/rolls, /v1/tokens, /v1/gateways, /v1/health, /v1/slo, /v1/incidents, /v1/findings
 
 Changes respond with 202 and an operation, whose resource shows the progress. `Idempotency-Key` makes a
 change safe to send again; `If-Match` carries the version that the change is based on.
@@ -43,7 +43,7 @@ from penstock.model.errors.control import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from starlette.types import Scope
 
@@ -53,13 +53,16 @@ if TYPE_CHECKING:
     from penstock.control.audit_log import AuditPage, AuditQuery
     from penstock.control.balancing import Balancing
     from penstock.control.checker import Difference
+    from penstock.control.findings import AllFindings, ClusterFinding
     from penstock.control.gateway_calls import GatewayCalls
     from penstock.control.gateway_directory import GatewayDirectory
+    from penstock.control.healing_service import ClusterHealing
     from penstock.control.health_service import HealthService
     from penstock.control.planning import PlanMaker
     from penstock.control.resizer import Resizer
     from penstock.control.roll_planning import RollPlanner
     from penstock.control.sizing import Sizing
+    from penstock.model.durability import FindingState
     from penstock.model.entities import ServiceAccount
     from penstock.model.events import BrokerLoad, QuotaShares
     from penstock.model.ids import LogicalClusterId
@@ -82,6 +85,18 @@ class Plans(Protocol):
     @property
     def documents(self) -> PlanDocuments: ...
     def need(self, plan: str) -> PlanDocument: ...
+
+
+class FindingDirectory(Protocol):
+    """Findings of the durability audit."""
+
+    async def read(self) -> AllFindings: ...
+    async def handle(self, one: ClusterFinding, state: FindingState, actor: str, note: str) -> None: ...
+
+
+class Healing(Protocol):
+    @property
+    def known(self) -> Mapping[str, ClusterHealing]: ...
 
 
 class Plane(Protocol):
@@ -121,6 +136,10 @@ class Plane(Protocol):
     def balancing(self) -> Balancing: ...
     @property
     def health(self) -> HealthService: ...
+    @property
+    def findings(self) -> FindingDirectory: ...
+    @property
+    def healing(self) -> Healing: ...
     @property
     def sizing(self) -> Sizing: ...
     @property
@@ -267,14 +286,21 @@ class Paging:
         self, rows: Callable[[str], Iterable[T]], show: Callable[[T], S], identity: Callable[[T], str]
     ) -> Response:
         """`rows` returns the rows after an id, in order of ids."""
+        items, cursor = self.items(rows, show, identity)
+        return _written(Page(items=items, cursor=cursor))
+
+    def items(
+        self, rows: Callable[[str], Iterable[T]], show: Callable[[T], S], identity: Callable[[T], str]
+    ) -> tuple[list[S], str | None]:
+        """As `page`, for routes whose pages have more: the items, and the cursor of the next page."""
         items: list[S] = []
         last = self.after
         for row in rows(self.after):
             if len(items) == self.limit:
-                return _written(Page(items=items, cursor=_cursor(last)))
+                return items, _cursor(last)
             items.append(show(row))
             last = identity(row)
-        return _written(Page(items=items, cursor=None))
+        return items, None
 
     def entities(
         self,
@@ -387,7 +413,9 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     """The app; without a plane it can only describe itself."""
     from penstock.control.api import (
         broker_routes,
+        finding_routes,
         gateway_routes,
+        healing_routes,
         health_routes,
         load_routes,
         plan_routes,
@@ -419,6 +447,8 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     app.include_router(gateway_routes.router, responses=_documented())
     app.include_router(plan_routes.router, responses=_documented())
     app.include_router(health_routes.router, responses=_documented())
+    app.include_router(finding_routes.router, responses=_documented())
+    app.include_router(healing_routes.router, responses=_documented())
     app.include_router(sizing_routes.router, responses=_documented())
     app.include_router(resize_routes.router, responses=_documented())
     app.include_router(roll_routes.router, responses=_documented())

@@ -23,6 +23,19 @@ class SourceRecreated(UpstreamError):
     hint = "What happened in between is unknown. Delete the topic {state} to start the audit from scratch."
 
 
+class FindingsUnread(UpstreamError):
+    code = "PEN-9206"
+    text = "the findings of {cluster} cannot be read: {reason}"
+    hint = "Check that the brokers of this physical cluster run, and try again."
+    retriable = True
+
+
+class DayUnfinished(CallerError):
+    code = "PEN-9205"
+    text = "{day} is not over yet in UTC, or has just ended"
+    hint = "Give --so-far to get a report on the part of the day that is over."
+
+
 class SubjectUnknown(NotFoundError):
     code = "PEN-9204"
     text = "the audit has no history of {subject!r}"

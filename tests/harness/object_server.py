@@ -3,8 +3,8 @@
     with ObjectServer.start() as server:
         server.fault = Fault.OVERLOADED
 
-It speaks what a store of segments needs: conditional puts, ranges, lists and multipart uploads. Signatures are
-not checked.
+It speaks what a store of segments needs: conditional puts, ranges, lists and multipart uploads. It does not
+check signatures.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     state: ObjectServer
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Nothing is printed."""
 
     def handle_expect_100(self) -> bool:
         return True if self.state.fault is Fault.SILENT else super().handle_expect_100()
 
-    def do_PUT(self) -> None:  # noqa: N802 - as the base class calls it
+    def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("x-amz-content-sha256", "").startswith("STREAMING"):
             body = _unframed(body)
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._create(key, body)
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self._fails(writes=True):
             return
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._create(key, data, _xml("CompleteMultipartUploadResult", f"<ETag>{_tag(data)}</ETag>")):
             del self.state.uploads[upload]
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         if self._fails():
             return
         key, query = self._place()
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._send(200, data, headers)
 
-    def do_DELETE(self) -> None:  # noqa: N802
+    def do_DELETE(self) -> None:
         if self._fails(writes=True):
             return
         key, query = self._place()

@@ -1,4 +1,4 @@
-"""The S3 stores of brokers and of the platform, while the server is down, slow, full or cuts what it sends."""
+"""The S3 stores of brokers and of the platform, while a server is down, slow, full or cuts what it sends."""
 
 from __future__ import annotations
 

@@ -49,10 +49,8 @@ class ObjectServer:
         server = cls()
         server._healed.set()
 
-        class Handler(_Handler):
-            state = server
-
-        server._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        handler = type("Handler", (_Handler,), {"state": server})
+        server._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server._http.daemon_threads = True
         server._thread = threading.Thread(target=server._http.serve_forever, daemon=True)
         server._thread.start()

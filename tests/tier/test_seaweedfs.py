@@ -70,7 +70,8 @@ def test_history_in_s3_reads_as_if_it_were_on_disk(
     history = Store(server.settings("history", PREFIX))
     stored = asyncio.run(stored_segments(history, fleet.kafka_id))
     assert all({LOG, MANIFEST} <= one.suffixes for one in stored)
-    AdminClient(fleet.client_config()).delete_topics([topic])[topic].result(60)
+    admin = AdminClient(fleet.client_config())
+    admin.delete_topics([topic])[topic].result(60)
     wait_for(lambda: asyncio.run(_marked(history, fleet)), what="tombstones of all segments")
     asyncio.run(_swept(fleet, history))
 

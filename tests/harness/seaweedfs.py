@@ -75,6 +75,7 @@ class SeaweedServer:
             # Seaweed derives ports of its own protocol by adding 10,000, beyond what exists.
             command += [f"-{name}.port", str(port), f"-{name}.port.grpc", str(_free_ports(1)[0])]
         command += ["-filer", "-s3", "-s3.config", str(directory / "s3.json"), "-s3.iam=false"]
+        command += ["-s3.port.lance=0", "-s3.port.iceberg=0"]  # fixed ports otherwise
         command += [f"-master.volumeSizeLimitMB={VOLUME_MB}", "-volume.max=100", "-master.telemetry=false"]
         with (directory / "weed.log").open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

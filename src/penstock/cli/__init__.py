@@ -12,6 +12,8 @@ Modules:
   app              the command tree, and the exit code of a run
   audit            `audit`: what operators changed, and the durability audit
   backup           `backup`: run, restore, verify and drill backups
+  backup_expire    `backup expire`: delete what no restore needs any more
+  backup_remote    `backup status` and `backup list` through the control plane
   balance          `balance`: broker load
   balance_plans    `balance`: plans that move replicas and leaders
   broker           `broker`: brokers and their states

@@ -13,6 +13,7 @@ The folders `kroxylicious` and `peers` hold programs that run a peer, each in it
 Modules:
   attack_load           what an attacker sends
   attacks               a tenant beside an attacker of the gateway
+  backup                how soon an acknowledged record is in the backup
   balance               planning at scale: seconds, memory, evenness, bytes moved
   balance_setup         skewed clusters for `balance`
   cells                 what cells save, and how evenly they fill
@@ -42,6 +43,8 @@ Modules:
   scale                 the persistent-lag scaler against KEDA's kafka scaler
   scale_calls           calls the scaler from a separate process
   sizing                how fast fleets are computed, and what sizes cost in a simulated quarter
+  tier                  tiered storage against Kafka's own test store
+  tier_setup            brokers with each store, and topics that tier at once
   views                 views: applying, rebuilding and reading consistently
   views_load            a bank's log, and applying it to a store
   wire                  the codec against kio and kafka-python

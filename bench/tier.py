@@ -86,14 +86,14 @@ def _measured(run: Run, ours: Copies, peer: Copies | None, reason: str) -> Itera
 
 
 def _against_peer(ours: Copies, peer: Copies | None, reason: str) -> Iterator[Result]:
-    wanted = {"copy-cpu": "<= 1.15", "copy-rate": ">= 0.95", "cold-read": ">= 1.0"}
+    goals = {"copy-cpu": "<= 1.15", "copy-rate": ">= 0.95", "cold-read": ">= 1.0"}
     unit = "ratio to LocalTieredStorage"
     if peer is None:
-        for name, goal in wanted.items():
+        for name, goal in goals.items():
             yield Result.missing(name, unit=unit, goal=goal, optional=True, reason=reason)
         return
     for (name, goal), own, other in zip(
-        wanted.items(),
+        goals.items(),
         (ours.processor, ours.rate, ours.read),
         (peer.processor, peer.rate, peer.read),
         strict=True,

@@ -13,7 +13,6 @@ The folders `kroxylicious` and `peers` hold programs that run a peer, each in it
 Modules:
   attack_load           what an attacker sends
   attacks               a tenant beside an attacker of the gateway
-  backup                how soon an acknowledged record is in the backup
   balance               planning at scale: seconds, memory, evenness, bytes moved
   balance_setup         skewed clusters for `balance`
   cells                 what cells save, and how evenly they fill

@@ -17,6 +17,7 @@ import yaml
 
 from penstock.fleet.passwords import PLATFORM_USER
 from penstock.model.metric_catalogue import (
+    BACKUP,
     BALANCE,
     CONTROL,
     FLEET,
@@ -50,7 +51,10 @@ WHOLE = {"PENSTOCK_FLEET_ONLY": "no"}
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     directory = tmp_path_factory.mktemp("operations")
     penstock = Penstock(home=directory / "home", directory=directory)
-    ran = penstock("up", "--tiny", "--port", "0", "--detach", "-o", "json", env=WHOLE)
+    fleet = directory / "fleet.yaml"
+    shape = {"combined": True, "brokers": 1, "zones": ["a"], "port": 0, "backup": {"store": "file"}}
+    fleet.write_text(yaml.safe_dump({"clusters": [shape]}))
+    ran = penstock("up", "--fleet", str(fleet), "--detach", "-o", "json", env=WHOLE)
     assert ran.code == 0, ran.err
     yield Platform(penstock)
     penstock.end_everything()
@@ -76,10 +80,12 @@ def test_status_probes_every_service_and_its_exit_code_counts_them(
             "coordinator": "ready",
             "checker": "ready",
             "gateway of home": "ready",
+            "backup of home": "ready",
         },
     )
-    assert [row["role"] for row in ran.data["services"]] == ["", "active", "", "", ""]
+    assert [row["role"] for row in ran.data["services"]] == ["", "active", "", "", "", ""]
     _check_management({row["service"]: row["metrics"] for row in ran.data["services"]})
+    _check_backup(here, *home)
     for name in ("control", "coordinator", "gateway-home"):
         lines = here("logs", name, "-n", "1000", *home).out.splitlines()
         assert lines, name
@@ -100,7 +106,7 @@ def test_status_probes_every_service_and_its_exit_code_counts_them(
     dead = here("status", "-o", "json", *home)
     assert dead.data["state"] == "ready", "Kafka itself is"
     assert (dead.code, set(states(dead).values())) == (5, {"not running"})
-    assert len(dead.data["services"]) == 5, "with the supervisor"
+    assert len(dead.data["services"]) == 6, "with the supervisor"
 
     again = penstock("up", "--detach", "-o", "json", env=WHOLE)
     assert again.code == 0, again.err
@@ -112,7 +118,7 @@ def _check_management(addresses: dict[str, str]) -> None:
     tables = {
         "supervisor": (FLEET,), "control plane": (CONTROL, BALANCE, SIZING, ROLLS, HEALTH_CONTROL),
         "coordinator": (QUOTA,), "checker": (HEALTH_CHECKER, HEALTH.part("probe_seconds")),
-        "gateway of home": (GATEWAY,),
+        "gateway of home": (GATEWAY,), "backup of home": (BACKUP,),
     }  # fmt: skip
     assert addresses.keys() == tables.keys()
     for service, exported in tables.items():
@@ -122,6 +128,19 @@ def _check_management(addresses: dict[str, str]) -> None:
         with urlopen(f"http://{addresses[service]}/metrics", timeout=30) as response:
             page = response.read().decode()
         assert differences(page, PROCESS, *exported) == [], service
+
+
+def _check_backup(here: Callable[..., CommandResult], *home: str) -> None:
+    """The demo's orders are archived, and the control plane shows it without a settings file."""
+    wait_for(lambda: here("backup", "status", "-o", "json", *home).data["topics"] > 0, what="archived topics")
+    state = here("backup", "status", "-o", "json", *home).data
+    assert (state["gaps"], state["restore_running"], state["holds"]) == (0, "", "")
+    assert state["last_archived"]
+    topics = here("backup", "list", "-o", "json", *home).data
+    orders = [row["topic"] for row in topics if row["topic"].endswith("_orders")]
+    assert orders
+    lines = here("logs", "backup-home", "-n", "10", *home).out.splitlines()
+    assert lines
 
 
 def _check_coordinator_from_a_file(platform: Platform, directory: Path) -> None:

@@ -19,6 +19,7 @@ from penstock.balance.plan_document import (
 )
 from penstock.control.acls import account_acls
 from penstock.control.audit_log import AuditPage, AuditQuery
+from penstock.control.backups import Backups
 from penstock.control.balancing import Balancing
 from penstock.control.decisions import Decision, DecisionContext, decided_before
 from penstock.control.findings import all_findings
@@ -150,6 +151,7 @@ class InMemoryPlane:
     findings: InMemoryFindings = field(default_factory=lambda: InMemoryFindings())
     load_hours: InMemoryHours = field(default_factory=lambda: InMemoryHours())
     sizing: Sizing = field(init=False)
+    backups: Backups = field(default_factory=lambda: Backups(Clusters(()), lambda: False))
     provisioner: Provisioner | None = None
     resizer: Resizer = field(init=False)
 

@@ -257,6 +257,21 @@ def test_an_invalid_tier_is_named(tier: dict[str, str], message: str) -> None:
         parse_fleet({"clusters": [{"tier": tier}]})
 
 
+@pytest.mark.parametrize(
+    ("backup", "message"),
+    [
+        ({"store": "tape"}, "store"),
+        ({"store": "s3", "bucket": "backups"}, "region"),
+        ({"store": "file", "access_key": "k"}, "expected nothing: the store is file"),
+        ({"store": "file", "prefix": "/"}, "expected words separated by /"),
+        ({"store": "file", "keep_days": -1}, "expected days from 0 to 3650"),
+    ],
+)
+def test_an_invalid_backup_is_named(backup: dict[str, Any], message: str) -> None:
+    with pytest.raises(PenstockError, match=message):
+        parse_fleet({"clusters": [{"backup": backup}]})
+
+
 def test_a_tier_in_s3() -> None:
     tier = {"store": "s3", "bucket": "history", "region": "eu-west-1", "endpoint": "http://127.0.0.1:8333"}
 

@@ -15,7 +15,9 @@ Modules:
   cataloguer      collects it from a live cluster
   chain           one log from segments that may overlap
   drill           restores a topic to a scratch topic, and compares
-  holds           what the sweeper must keep
+  expirer         reads what an expiry needs, and deletes
+  expiry          which objects no restore needs any more
+  holds           what sweeps and expiries must keep
   layout          keys of a backup store
   overview        topics and state of a backup, for people
   planning        gathers what a plan needs

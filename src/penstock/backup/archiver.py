@@ -56,6 +56,7 @@ class ArchivedLog:
     epoch: int  # leader epoch of the last archived batch; −1: none
     stored: int  # everything below is stored
     end: int = -1  # the high watermark at the last fetch
+    start: int = -1  # the log start at the last fetch; −1: not known
     buffer: bytearray = field(default_factory=bytearray)
     problem: str = ""
 
@@ -181,7 +182,7 @@ class Archiver:
         try:
             if fetched.out_of_range:
                 return await self._reposition(key, one, broker)
-            one.end = max(one.end, fetched.high_watermark)
+            one.end, one.start = max(one.end, fetched.high_watermark), fetched.start
             taken = await self._buffer(key, one, fetched, broker)
         except PenstockError as error:
             self._failed(one, error)
@@ -221,7 +222,7 @@ class Archiver:
             await self._flush(key, broker)
             gap = Gap(id_text(key.topic_id), key.partition, one.stored, start - 1)
             await self.record_gap(gap)
-            one.position = one.stored = start
+            one.position = one.stored = one.start = start
             return True
         if one.position > end:
             return await self._rewind(key, one, broker)

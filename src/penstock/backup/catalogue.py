@@ -3,7 +3,7 @@
 An entry refers to its parts by their SHA-256, so an unchanged part is stored once. Parts are:
 
   topics    id → name, partitions with leader epoch and replicas, explicit configs
-  logs      id → [partition, stored end, high watermark, leader epoch], as the archiver has them
+  logs      id → [partition, stored end, high watermark, leader epoch, log start], as the archiver has them
   groups    group → type and offsets by `<topic id>/<partition>`
   acls      every ACL
   registry  every entity of the platform's registry
@@ -31,7 +31,7 @@ from penstock.model.fault_points import declare, reach
 from penstock.tier.format import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.tier.store import Store
 
@@ -77,6 +77,7 @@ class Catalogue:
         self.cluster = cluster
         self.last: Entry | None = None
         self._parts: dict[str, Any] = {}
+        self._reused: dict[str, bytes] = {}  # parts of the last entry that were stored before
 
     async def times(self) -> list[int]:
         """When entries were written, in milliseconds, oldest first."""
@@ -105,6 +106,15 @@ class Catalogue:
         index = len(times) if at_ms is None else bisect_right(times, at_ms)
         return await self.entry(times[index - 1]) if index else None
 
+    async def entries(self, times: Iterable[int]) -> list[Entry]:
+        limit = asyncio.Semaphore(READS_MAX)
+
+        async def one(at: int) -> Entry:
+            async with limit:
+                return await self.entry(at)
+
+        return await asyncio.gather(*map(one, times))
+
     async def part(self, entry: Entry, name: str) -> Any:
         """A part of an entry, checked against its SHA-256; None if the entry has none."""
         digest = entry.parts.get(name)
@@ -122,9 +132,15 @@ class Catalogue:
         """Store the parts that are new, then the entry."""
         digests = {name: digest_of(document) for name, document in parts.items()}
         known = set(self.last.parts.values()) if self.last is not None else set()
+        # An expiry that had not seen the last entry may have deleted a part which that entry uses again.
+        for digest, data in self._reused.items():
+            await self._store.create(part_key(self.cluster, digest), data)
+        self._reused = {}
         for name, digest in digests.items():
             if digest not in known:
-                await self._store.create(part_key(self.cluster, digest), canonical(parts[name]))
+                data = canonical(parts[name])
+                if not await self._store.create(part_key(self.cluster, digest), data):
+                    self._reused[digest] = data
         entry = Entry(now_ms, digests)
         document = {"format": FORMAT, "at_ms": now_ms, "cluster": self.cluster, "parts": digests}
         try:
@@ -139,14 +155,12 @@ class Catalogue:
         """Every topic id that the catalogue has seen up to a time."""
         times = await self.times()
         index = len(times) if at_ms is None else bisect_right(times, at_ms)
-        limit = asyncio.Semaphore(READS_MAX)
+        return await self.history(await self.entries(times[:index]))
 
-        async def one(at: int) -> Entry:
-            async with limit:
-                return await self.entry(at)
-
+    async def history(self, entries: Iterable[Entry]) -> dict[str, TopicHistory]:
+        """Every topic id of these entries, which are sorted by time."""
         history: dict[str, TopicHistory] = {}
-        for entry in await asyncio.gather(*map(one, times[:index])):
+        for entry in entries:
             for topic_id, topic in (await self.part(entry, "topics") or {}).items():
                 first = history[topic_id].first_ms if topic_id in history else entry.at_ms
                 count = len(topic["partitions"])

@@ -137,6 +137,6 @@ class Cataloguer:
     def _logs(self) -> dict[str, list[list[int]]]:
         document: dict[str, list[list[int]]] = {}
         for key, one in sorted(self._archiver.progress().items()):
-            row = [key.partition, one.stored, one.end, one.epoch]
+            row = [key.partition, one.stored, one.end, one.epoch, one.start]
             document.setdefault(id_text(key.topic_id), []).append(row)
         return document

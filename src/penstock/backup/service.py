@@ -54,6 +54,8 @@ class BackupService:
             await _wait(stop, max(0.0, left))
 
     def not_ready(self) -> str:
+        if not self.archiver.last_round_at:
+            return "no round is complete yet"
         late = LATE_INTERVALS * self._settings.interval_seconds
         age = time.time() - self.archiver.last_round_at
         return f"no complete round for {age:.0f} s" if age > late else ""

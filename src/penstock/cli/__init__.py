@@ -15,6 +15,8 @@ Modules:
   audit_report      `audit report`: one day of the durability audit
   audit_stores      the object stores of audited clusters
   backup            `backup`: run, restore, verify and drill backups
+  backup_expire     `backup expire`: delete what no restore needs any more
+  backup_remote     `backup status` and `backup list` through the control plane
   balance           `balance`: broker load
   balance_plans     `balance`: plans that move replicas and leaders
   broker            `broker`: brokers and their states

@@ -22,15 +22,18 @@ from penstock.backup.restorer import Restorer
 from penstock.backup.service import BackupService
 from penstock.backup.settings import BackupSettings, read_backup_settings
 from penstock.backup.verification import verify as verify_backup
+from penstock.cli.backup_expire import expire
+from penstock.cli.backup_remote import remote_status, remote_topics
+from penstock.cli.broker import Cluster
 from penstock.cli.flags import Yes, confirmed, past_ms
 from penstock.cli.output import progress, report, show, table_of
-from penstock.cli.settings import LogLines, Options, start_logs
+from penstock.cli.settings import LogLines, Options, RemoteOptions, start_logs
 from penstock.kafka.client import Client
 from penstock.log_lines import announce
 from penstock.metrics_server import metrics_at, on_loop, page_of
 from penstock.model.errors import Exit
 from penstock.model.errors.backup import RestoreRefused
-from penstock.model.errors.settings import SettingInvalid
+from penstock.model.errors.settings import SettingInvalid, UsageInvalid
 from penstock.model.plural import counted
 from penstock.stop_signals import stop_event
 from penstock.tier.store import Store
@@ -42,8 +45,18 @@ if TYPE_CHECKING:
     from penstock.link.settings import ClusterAccess
 
 app = App(name="backup", help="Backups: deleted data restored at its original offsets.")
+app.command(expire)
 
 Settings = Annotated[Path, Parameter(name=("--settings", "-s"), help="The backup's settings file.")]
+OwnSettings = Annotated[
+    Path | None,
+    Parameter(
+        name=("--settings", "-s"),
+        help="The backup's settings file.",
+        show_default="ask the control plane",
+        negative="",
+    ),
+]
 Topic = Annotated[str, Parameter(help="Name of the topic, as it was.")]
 TopicId = Annotated[str, Parameter(help="Its id, if several topics had the name.", show_default=False)]
 Target = Annotated[
@@ -86,12 +99,17 @@ class Opened:
 
 
 @app.command
-async def run(*, settings: Settings, log_format: LogLines = None) -> int:
+async def run(
+    *,
+    settings: Settings,
+    until_stdin_ends: Annotated[bool, Parameter(help="Stop when standard input ends.", negative="")] = False,
+    log_format: LogLines = None,
+) -> int:
     """Archive topics and keep the catalogue until stopped.
 
     Example:  penstock backup run --settings backup.yaml
     """
-    stop = stop_event()
+    stop = stop_event(until_stdin_ends=until_stdin_ends)
     parsed = read_backup_settings(settings)
     start_logs(log_format)
     store = Store(parsed.store)
@@ -106,26 +124,42 @@ async def run(*, settings: Settings, log_format: LogLines = None) -> int:
 
 
 @app.command
-async def status(*, settings: Settings, options: Options = Options()) -> int:
+async def status(
+    *, settings: OwnSettings = None, physical: Cluster = None, options: RemoteOptions = RemoteOptions()
+) -> int:
     """Show the age of the backup, its gaps, holds and restores.
 
-    Example:  penstock backup status --settings backup.yaml
+    Example:  penstock backup status
     """
-    async with _open(settings) as opened:
-        row = await status_of(opened.client, opened.archive, opened.catalogue, opened.store)
+    if settings is None:
+        row = await asyncio.to_thread(remote_status, options, physical)
+    else:
+        async with _open(settings) as opened:
+            row = await status_of(opened.client, opened.archive, opened.catalogue, opened.store)
     facts = [{"what": key, "value": value} for key, value in row.items()]
     show(row, options.form, table_of(facts, {"WHAT": "what", "VALUE": "value"}))
     return Exit.FINE
 
 
 @app.command(name="list")
-async def list_(*, settings: Settings, from_cluster: FromCluster = "", options: Options = Options()) -> int:
+async def list_(
+    *,
+    settings: OwnSettings = None,
+    from_cluster: FromCluster = "",
+    physical: Cluster = None,
+    options: RemoteOptions = RemoteOptions(),
+) -> int:
     """List the topics of the backup, also deleted ones.
 
-    Example:  penstock backup list --settings backup.yaml
+    Example:  penstock backup list
     """
-    async with _open(settings, from_cluster) as opened:
-        rows = await listed_topics(opened.client, opened.archive, opened.catalogue)
+    if settings is None:
+        if from_cluster:
+            raise UsageInvalid(reason="--from needs the backup's settings", way_out="Add --settings FILE.")
+        rows = await asyncio.to_thread(remote_topics, options, physical)
+    else:
+        async with _open(settings, from_cluster) as opened:
+            rows = await listed_topics(opened.client, opened.archive, opened.catalogue)
     show(rows, options.form, table_of(rows, _TOPICS, empty="no topics are archived"))
     return Exit.FINE
 

@@ -12,6 +12,7 @@ Modules:
   acls               ACLs of service accounts, and where each of them comes from
   api                the HTTP API
   audit_log          reads the audit topic in pages
+  backups            state and plans of backups, and what is deleted from them
   balancing          balances physical clusters by themselves
   broker_states      what setting and clearing a broker's state changes in the registry
   call_batching      combines concurrent calls to Kafka into few

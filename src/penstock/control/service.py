@@ -22,6 +22,7 @@ from penstock.balance.cell_relief import PACE
 from penstock.balance.cluster_observation import observe
 from penstock.control.acls import account_acls
 from penstock.control.audit_log import read_audit
+from penstock.control.backups import Backups
 from penstock.control.balancing import Balancing, health_of_clusters
 from penstock.control.capacity_units import TABLES
 from penstock.control.checker import (
@@ -181,6 +182,7 @@ class ControlPlane:
         self.healing = HealingService(
             self, clusters, self.findings, self._plan_service, lambda: self._term is not None
         )
+        self.backups = Backups(clusters, lambda: self._term is not None and self._term.is_owner())
         self._load_hours = HourHistory(clusters)
         self.sizing = Sizing(
             self,
@@ -226,6 +228,7 @@ class ControlPlane:
                 group.create_task(self.healing.run()),
                 group.create_task(self._notifier.run()),
                 group.create_task(self.sizing.run()),
+                group.create_task(self.backups.run()),
             ]
             await stop.wait()
             for task in tasks:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from penstock.backup.settings import read_backup_settings
 from penstock.certificate_reload import ServerTls
 from penstock.control.capacity_units import ADOPTED_CAPACITY, TABLES
 from penstock.control.notification import Targets
@@ -68,6 +69,7 @@ _CLUSTER: Final = (
     Setting("brokers", "list of broker ids", "Brokers that carry tenants; unset: all."),
     Setting("zones", "list of zones", "Zones whose brokers carry tenants; unset: all."),
     Setting("capacity", "published or laptop", "Its table of capacity units.", ADOPTED_CAPACITY),
+    Setting("backup", "file", "Settings file of its backup."),
     Setting("key_generation", "whole number", "Of the tenants' key; a higher one replaces a stolen key.", 1),
 )
 SETTINGS: Final = SettingsFile(
@@ -114,6 +116,7 @@ class ConfiguredCluster:
     brokers: frozenset[int] = frozenset()  # that carry tenants; all, if empty
     zones: frozenset[str] = frozenset()  # in which brokers carry tenants; all, if empty
     capacity: str = ADOPTED_CAPACITY
+    backup: Path | None = None  # settings file of its backup
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,16 @@ def _cluster(section: Section, name: str | None) -> ConfiguredCluster:
         brokers=_broker_ids(section),
         zones=frozenset(section.texts("zones")),
         capacity=section.one_of("capacity", tuple(TABLES), ADOPTED_CAPACITY),
+        backup=_backup(section),
     )
+
+
+def _backup(section: Section) -> Path | None:
+    """Its settings are checked at the start, and read again at every use."""
+    path = section.file("backup")
+    if path is not None:
+        read_backup_settings(path)
+    return path
 
 
 def _broker_ids(section: Section) -> frozenset[int]:

@@ -68,6 +68,21 @@ class TierSpec:
     credentials_file: str = ""  # empty: the SDK's usual places
 
 
+@dataclass(frozen=True, slots=True)
+class BackupSpec:
+    """Where the cluster's topics are backed up; `none` means no backup."""
+
+    store: TierStore = TierStore.NONE
+    prefix: str = ""  # of all keys
+    directory: str = ""  # of the file store; empty: below PENSTOCK_HOME
+    bucket: str = ""
+    region: str = ""
+    endpoint: str = ""  # empty: Amazon's
+    access_key: str = ""  # empty: as the environment has it
+    password_file: str = ""  # with the secret key
+    keep_days: float = 7.0  # how long what is deleted can be restored
+
+
 LISTENERS_OF: Mapping[Role, tuple[Listener, ...]] = MappingProxyType(
     {
         Role.CONTROLLER: (Listener.CONTROLLER, Listener.METRICS),
@@ -120,6 +135,7 @@ class ClusterSpec:
     kafka: str = ""  # version of its nodes; empty: the pinned one
     config: Mapping[str, str] = field(default_factory=dict)  # extra Kafka properties, all nodes
     tier: TierSpec = field(default_factory=TierSpec)
+    backup: BackupSpec = field(default_factory=BackupSpec)
 
     @property
     def brokers(self) -> tuple[NodeSpec, ...]:

@@ -13,6 +13,7 @@
         kafka: 4.3.1          # version; another than the pinned one is fetched first
         tls: false            # default: true if any host is not loopback
         tier: {store: file}   # file, s3 or none; `docs/tier.md`
+        backup: {store: none} # file, s3 or none; `docs/backup.md`
         config: {}            # extra Kafka properties for every node
 
 Unknown keys, two listeners on one port and invalid values are errors that name their place in the file.
@@ -34,6 +35,7 @@ from penstock.fleet.spec import (
     NODES_MAX,
     PORT_FIRST_DEFAULT,
     ZONES_DEFAULT,
+    BackupSpec,
     ClusterSpec,
     FleetSpec,
     Jit,
@@ -82,6 +84,21 @@ _TIER = (
     Setting("endpoint", "URL", "An S3 server other than Amazon's."),
     Setting("credentials_file", "path", "S3 access key, in Amazon's format; unset: the SDK's usual places."),
 )
+_BACKUP = (
+    Setting(
+        "store", " | ".join(TierStore), "Where topics are backed up; none: no backup.", str(TierStore.NONE)
+    ),
+    Setting("prefix", "text", "What all keys in the store start with.", ""),
+    Setting("directory", "path", "Of the file store; unset: `backup` in PENSTOCK_HOME."),
+    Setting("bucket", "text", "S3 bucket; not the one of the tier."),
+    Setting("region", "text", "Its region."),
+    Setting("endpoint", "URL", "An S3 server other than Amazon's."),
+    Setting("access_key", "text", "Access key; unset: as the environment has it."),
+    Setting("password_file", "path", "File with the secret key."),
+    Setting(
+        "keep_days", "number", "How long what is deleted can be restored.", BackupSpec().keep_days, "days"
+    ),
+)
 _CLUSTER = (
     Setting("name", "text", "Name, also of the data directory.", "home"),
     Setting("host", "address", "Where the nodes listen; anything but loopback means TLS.", "127.0.0.1"),
@@ -97,6 +114,7 @@ _CLUSTER = (
     Setting("kafka", "text", "Kafka's version; unset: the pinned one."),
     Setting("tls", "flag", "TLS on every listener; unset: if any host is not loopback."),
     *below("tier", _TIER),
+    *below("backup", _BACKUP),
     Setting("config", "mapping", "Further Kafka properties of every node."),
 )
 SETTINGS = SettingsFile("fleet", "penstock up --fleet", below("clusters[]", _CLUSTER))
@@ -163,22 +181,43 @@ def _cluster(section: Section, index: int) -> ClusterSpec:
         kafka=_version(section),
         config=_config(section),
         tier=_tier(section),
+        backup=_backup(section),
     )
+
+
+def _backup(section: Section) -> BackupSpec:
+    backup = section.section("backup", SETTINGS.keys("clusters[].backup"))
+    store = backup.choice("store", TierStore.NONE)
+    _check_store(backup, store)
+    prefix = backup.optional_text("prefix") or ""
+    if prefix and not PREFIX_PATTERN.fullmatch(prefix):
+        raise backup.invalid("prefix", "expected words separated by /")
+    keys = ("directory", "bucket", "region", "endpoint", "access_key", "password_file")
+    return BackupSpec(
+        store=store,
+        prefix=prefix,
+        **{key: backup.optional_text(key) or "" for key in keys},
+        keep_days=backup.number("keep_days", BackupSpec().keep_days, at_least=0, at_most=3650, unit="days"),
+    )
+
+
+def _check_store(section: Section, store: TierStore) -> None:
+    """Raises if a key is missing, or belongs to another kind of store."""
+    for key in ("bucket", "region") if store is TierStore.S3 else ():
+        section.text(key)
+    others = {
+        TierStore.S3: ("directory",),
+        TierStore.FILE: ("bucket", "region", "endpoint", "credentials_file", "access_key", "password_file"),
+    }
+    for key in others.get(store, ()):
+        if key in section.values:
+            raise section.invalid(key, f"expected nothing: the store is {store}")
 
 
 def _tier(section: Section) -> TierSpec:
     tier = section.section("tier", SETTINGS.keys("clusters[].tier"))
     store = tier.choice("store", TierStore.FILE)
-    needed = {TierStore.S3: ("bucket", "region"), TierStore.FILE: (), TierStore.NONE: ()}[store]
-    for key in needed:
-        tier.text(key)
-    others = {
-        TierStore.S3: ("directory",),
-        TierStore.FILE: ("bucket", "region", "endpoint", "credentials_file"),
-    }
-    for key in others.get(store, ()):
-        if key in tier.values:
-            raise tier.invalid(key, f"expected nothing: the store is {store}")
+    _check_store(tier, store)
     prefix = tier.text("prefix", TierSpec().prefix)
     if not PREFIX_PATTERN.fullmatch(prefix):
         raise tier.invalid("prefix", "expected words separated by /")

@@ -1,4 +1,5 @@
-"""The processes that `penstock up` runs beside the fleet: control plane, coordinator, gateways, checker.
+"""The processes that `penstock up` runs beside the fleet: control plane, coordinator, gateways, checker, and
+backups where the fleet file has them.
 
 Each ends when this process does, and is started again when it dies. Ports, also those of the management
 addresses, are chosen at the first start and kept for as long as they are free.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from penstock.control.physical.addresses import ADDRESS_FILE, URL_DEFAULT, root_token
+from penstock.control.physical.backup_file import address_before, backup_file, write_backup_file
 from penstock.control.physical.gateway_files import advertised_bootstrap, free_ports, management_address
 from penstock.control.physical.local import gateway_file, write_gateway_file
 from penstock.platform.control_client import read_address
@@ -37,6 +39,7 @@ CHECKER: Final = "checker"
 # Unless they are taken.
 METRICS_PORTS: Final = {CONTROL: 28081, COORDINATOR: 28082, SUPERVISOR: 28083, CHECKER: 28084}
 GATEWAY_METRICS_PORT_FIRST: Final = 28090
+BACKUP_METRICS_PORT_FIRST: Final = 28190
 CONTROL_LOG: Final = "control.log"
 COORDINATOR_LOG: Final = "coordinator.log"
 CHECKER_LOG: Final = "checker.log"
@@ -112,7 +115,7 @@ class Companions:
 
 @contextlib.asynccontextmanager
 async def run_companions(fleet: LocalFleet) -> AsyncIterator[Companions]:
-    """Run the control plane, the coordinator, the gateways and the checker."""
+    """Run the control plane, the coordinator, the gateways, the backups and the checker."""
     layout = fleet.layout
     port = _control_port(layout)
     root_token(layout)
@@ -133,6 +136,7 @@ async def run_companions(fleet: LocalFleet) -> AsyncIterator[Companions]:
             metrics=metrics[COORDINATOR],
         ),
         *(_gateway(fleet, cluster, number) for number, cluster in enumerate(fleet.clusters)),
+        *_backups(fleet),
         Companion(
             CHECKER,
             ["health", "run", "--metrics", metrics[CHECKER], *home],
@@ -177,6 +181,22 @@ def _gateway(fleet: LocalFleet, cluster: LocalCluster, number: int) -> Companion
         advertised_bootstrap(path),
         management_address(path),
     )
+
+
+def _backups(fleet: LocalFleet) -> list[Companion]:
+    """One for each cluster whose fleet file has a backup. The control plane reads the same settings."""
+    services = []
+    for number, cluster in enumerate(fleet.clusters):
+        path = backup_file(fleet.layout, cluster.cluster.spec)
+        if path is None:
+            continue
+        before = address_before(path) or f"127.0.0.1:{BACKUP_METRICS_PORT_FIRST + number}"
+        address = f"127.0.0.1:{_free_or_other(int(before.rpartition(':')[2]))}"
+        write_backup_file(fleet, cluster, path, address)
+        command = ["backup", "run", "--settings", str(path)]
+        log = path.with_suffix(".log")
+        services.append(Companion(f"backup of {cluster.name}", command, log, metrics=address))
+    return services
 
 
 def _metrics_address(layout: Layout, service: str) -> str:

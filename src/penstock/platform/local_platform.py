@@ -22,6 +22,7 @@ import yaml
 
 from penstock.atomic_files import write_atomically
 from penstock.control.physical.addresses import ADDRESS_FILE
+from penstock.control.physical.backup_file import backup_file
 from penstock.control.physical.local import DEDICATED, dedicated_homes, gateway_file, stop_dedicated
 from penstock.fleet.layout import make_directory
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document, open_fleet, save_fleet_document
@@ -279,6 +280,8 @@ def service_logs(fleet: LocalFleet) -> dict[str, Path]:
     logs["checker"] = layout.home / CHECKER_LOG
     for cluster in fleet.clusters:
         logs[f"gateway-{cluster.name}"] = gateway_file(layout, cluster.cluster.spec).with_suffix(".log")
+        if (backup := backup_file(layout, cluster.cluster.spec)) is not None:
+            logs[f"backup-{cluster.name}"] = backup.with_suffix(".log")
     for home in dedicated_homes(layout):
         for path in home.home.rglob("gateway.log"):
             logs[f"gateway-{home.home.name}"] = path

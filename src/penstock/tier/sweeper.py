@@ -19,6 +19,8 @@ from penstock.tier.metadata import TOPIC, TierMetadata
 from penstock.tier.sweep import Facts, Hold, SegmentObjects, SweepPlan, decide
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.kafka.client import Client
     from penstock.tier.format import SegmentKey, Tombstone
     from penstock.tier.store import Store
@@ -90,11 +92,14 @@ async def plan_sweep(client: Client, store: Store, settings: SweepSettings) -> S
     return decide(facts, int(time.time() * 1000))
 
 
-async def carry_out(store: Store, plan: SweepPlan) -> int:
-    """Delete what a plan has; the number of objects. A run that is killed is continued by the next."""
+async def carry_out(store: Store, plan: SweepPlan, *, may_delete: Callable[[], bool] = lambda: True) -> int:
+    """Delete what a plan has, for as long as this process may; the number of objects. A run that is killed is
+    continued by the next."""
     reach(DECIDED)
     keys = plan.keys
     for number, (key, suffix) in enumerate(keys):
+        if not may_delete():
+            return number
         if number == len(keys) // 2:
             reach(HALFWAY)
         await store.delete([key.path(suffix)])

@@ -5,6 +5,7 @@ It checks requests, tokens and versions, and leaves every decision to `control.d
 Modules:
   app             the FastAPI app: errors, authentication, idempotency, paging
   auth            operator tokens and their roles
+  backup_routes   routes for backups: their state, topics and plans
   body_limits     token and size of a request, checked before its body is read
   broker_routes   routes for brokers and their states
   broker_schemas  requests and responses of those routes

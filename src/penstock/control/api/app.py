@@ -1,7 +1,8 @@
 """The HTTP API: the app, errors as problem details, and what every route shares.
 
     /v1/clusters, /v1/accounts, /v1/keys, /v1/operations, /v1/cells, /v1/physical-clusters, /v1/plans,
-    /v1/profiles, /v1/rolls, /v1/tokens, /v1/gateways, /v1/health, /v1/slo, /v1/incidents, /v1/findings
+    /v1/profiles, /v1/rolls, /v1/tokens, /v1/gateways, /v1/health, /v1/slo, /v1/incidents, /v1/findings,
+    /v1/backups
 
 Changes respond with 202 and an operation, whose resource shows the progress. `Idempotency-Key` makes a
 change safe to send again; `If-Match` carries the version that the change is based on.
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.balance.plan_document import PlanDocument, PlanDocuments
     from penstock.control.acls import AccountAcl
     from penstock.control.audit_log import AuditPage, AuditQuery
+    from penstock.control.backups import Backups
     from penstock.control.balancing import Balancing
     from penstock.control.checker import Difference
     from penstock.control.findings import AllFindings, ClusterFinding
@@ -142,6 +144,8 @@ class Plane(Protocol):
     def healing(self) -> Healing: ...
     @property
     def sizing(self) -> Sizing: ...
+    @property
+    def backups(self) -> Backups: ...
     @property
     def resizer(self) -> Resizer: ...
     @property
@@ -412,6 +416,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 def make_api(plane: Plane | None = None) -> FastAPI:
     """The app; without a plane it can only describe itself."""
     from penstock.control.api import (
+        backup_routes,
         broker_routes,
         finding_routes,
         gateway_routes,
@@ -452,6 +457,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     app.include_router(sizing_routes.router, responses=_documented())
     app.include_router(resize_routes.router, responses=_documented())
     app.include_router(roll_routes.router, responses=_documented())
+    app.include_router(backup_routes.router, responses=_documented())
     app.add_api_route("/metrics", _metrics, include_in_schema=False)
     app.add_api_route("/healthz", _healthy, include_in_schema=False)
     app.add_exception_handler(PenstockError, _penstock_error)

@@ -5,6 +5,7 @@ It knows addresses and secrets, which the registry does not. It makes no decisio
 Modules:
   addresses           default URL, file names and root token of a local control plane
   adopted             dedicated clusters on adopted brokers that run elsewhere
+  backup_file         the settings file of a local cluster's backup
   cluster_access      how physical clusters are reached: addresses, secrets, clients
   configured          clusters that the control plane's settings name
   gateway_files       the settings file of a cluster's gateways, and free ports

@@ -20,6 +20,7 @@ from penstock.model.errors.control import EntityMissing
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from penstock.balance.broker_load import Profile
     from penstock.fleet.passwords import PlatformKey
@@ -68,6 +69,7 @@ class ProvidedCluster:
     capacity: str = "laptop"  # its table of capacity units
     selection: BrokerSelection | None = None  # of a cluster that lists its brokers itself
     controllers: str = ""  # the controller listener; empty: the brokers name it
+    backup: Path | None = None  # settings of its backup
 
     def allows(self, capability: Capability) -> bool:
         return all(each.capability != capability for each in self.missing)

@@ -70,6 +70,7 @@ async def provide(cluster: ConfiguredCluster, platform_key: PlatformKey) -> Prov
         missing=missing_capabilities(rows),
         capacity=cluster.capacity,
         selection=selection,
+        backup=cluster.backup,
     )
 
 

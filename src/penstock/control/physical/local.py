@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.balance.cells import plan_cells
+from penstock.control.physical.backup_file import backup_file
 from penstock.control.physical.cluster_access import ProvidedCluster
 from penstock.control.physical.gateway_files import (
     GATEWAY_FILE,
@@ -83,6 +84,7 @@ def provided_cluster(fleet: LocalFleet, cluster: LocalCluster, *, cell_brokers: 
         metrics=_metrics(spec),
         tenants_bootstrap=advertised_bootstrap(gateway_file(fleet.layout, spec)),
         controllers=spec.bootstrap(Listener.CONTROLLER),
+        backup=backup_file(fleet.layout, spec),
     )
 
 

@@ -100,3 +100,9 @@ class RestoreRecordInvalid(UpstreamError):
     code = "PEN-9119"
     text = "a record of {topic} cannot be read: {reason}"
     hint = "It was written by another version of Penstock, or by another program."
+
+
+class BackupNotConfigured(NotFoundError):
+    code = "PEN-9130"
+    text = "no backup of physical cluster {cluster} is configured"
+    hint = "Add `backup` to the cluster in the fleet file, or in the settings of the control plane."

@@ -42,7 +42,7 @@ def test_followers_that_were_all_fenced_are_served_and_admitted_again() -> None:
     term = Leadership(STATE, 0)
     for replica in (1, 2):
         term.fetched(replica, 50, 60, 0.0, broker_epoch=UNFENCED[replica])
-    term.update(replace(STATE, isr=(SHADOW,), partition_epoch=10))
+    term.update(replace(STATE, isr=(SHADOW,), partition_epoch=10), 0.0)
     assert (term.ready, term.truncated) == (True, False)
     term.fetched(1, 60, 60, 1.0, broker_epoch=21)
     assert term.high_watermark == 50, "it stands still while no real replica is in sync"
@@ -52,7 +52,7 @@ def test_followers_that_were_all_fenced_are_served_and_admitted_again() -> None:
     term.request(isr)
     term.fetched(1, 60, 60, 2.0, broker_epoch=21)
     assert term.high_watermark == 50, "not admitted yet"
-    assert term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=11))
+    assert term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=11), 0.0)
     assert term.high_watermark == 60
 
 
@@ -122,7 +122,7 @@ def test_a_replica_whose_admission_is_requested_counts_for_the_high_watermark() 
     term.request(isr)
     term.fetched(1, 90, 90, 1.0, broker_epoch=11)
     assert term.high_watermark == 50, "broker 2 has no more"
-    term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=STATE.partition_epoch + 1))
+    term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=STATE.partition_epoch + 1), 0.0)
     assert term.high_watermark == 90, "it was not admitted"
 
 

@@ -100,3 +100,16 @@ class RestoreRecordInvalid(UpstreamError):
     code = "PEN-9119"
     text = "a record of {topic} cannot be read: {reason}"
     hint = "It was written by another version of Penstock, or by another program."
+
+
+class BackupDiffers(UpstreamError):
+    code = "PEN-9120"
+    text = "the backup of {log} does not fit its log: {reason}"
+    hint = "Nothing is restored in place from it. Restore it under another name with `--as`."
+
+
+class RestoreYielded(UpstreamError):
+    code = "PEN-9121"
+    retriable = True
+    text = "restore {restore!r} of {partition} gave up: {reason}"
+    hint = "The partition is as it was before. Try again later, or allow longer with `--pause`."

@@ -1,0 +1,100 @@
+"""A live topic that loses its prefix: producers that keep writing, and what must be there afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.harness.fleet import Fleet
+
+PAUSE_SECONDS = 0.002
+FLUSH_SECONDS = 120.0
+READ_SECONDS_MAX = 120.0
+
+Place = tuple[int, int]  # partition and offset
+
+
+@dataclass
+class Writer:
+    """One idempotent producer with acks=all, and what was acknowledged to it."""
+
+    topic: str
+    name: str
+    config: dict[str, Any]
+    acknowledged: dict[Place, bytes] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    gap_seconds: float = 0.0  # the longest time without an acknowledgement
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def write(self) -> None:
+        producer = Producer({**self.config, "enable.idempotence": True, "linger.ms": 2, "acks": "all"})
+        last, number = time.monotonic(), 0
+
+        def delivered(error: Any, message: Any) -> None:
+            nonlocal last
+            now = time.monotonic()
+            self.gap_seconds, last = max(self.gap_seconds, now - last), now
+            if error is not None:
+                self.errors.append(str(error))
+            else:
+                self.acknowledged[message.partition(), message.offset()] = message.value()
+
+        while not self._stop.is_set():
+            producer.produce(self.topic, value=b"%s %d" % (self.name.encode(), number), on_delivery=delivered)
+            producer.poll(0)
+            number += 1
+            time.sleep(PAUSE_SECONDS)
+        assert producer.flush(FLUSH_SECONDS) == 0
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+@contextmanager
+def writing(*writers: Writer) -> Iterator[None]:
+    threads = [threading.Thread(target=one.write) for one in writers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for one in writers:
+            one.stop()
+        for thread in threads:
+            thread.join()
+
+
+def records_of(fleet: Fleet, topic: str, partitions: int) -> dict[Place, bytes]:
+    """Every record from offset 0 to the present ends."""
+    consumer = Consumer(fleet.client_config(**{"group.id": "reader", "enable.auto.commit": False}))
+    places = [TopicPartition(topic, index, 0) for index in range(partitions)]
+    ends = {one.partition: consumer.get_watermark_offsets(one, timeout=30)[1] for one in places}
+    consumer.assign(places)
+    records: dict[Place, bytes] = {}
+    deadline = time.monotonic() + READ_SECONDS_MAX
+    while any((index, end - 1) not in records for index, end in ends.items() if end):
+        assert time.monotonic() < deadline, f"{len(records)} records, ends {ends}"
+        for message in consumer.consume(1000, 1):
+            assert message.error() is None, message.error()
+            records[message.partition(), message.offset()] = message.value()
+    consumer.close()
+    return records
+
+
+def check_writers(records: dict[Place, bytes], writers: list[Writer]) -> None:
+    """Nothing acknowledged is lost or at another offset, and nothing is there twice."""
+    values = list(records.values())
+    assert len(set(values)) == len(values), "records are duplicated"
+    for one in writers:
+        assert one.errors == []
+        assert one.acknowledged, f"nothing was acknowledged to {one.name}"
+        lost = {place for place, value in one.acknowledged.items() if records.get(place) != value}
+        assert not lost, f"{len(lost)} records of {one.name}"

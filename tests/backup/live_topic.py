@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ class Writer:
             if error is not None:
                 self.errors.append(str(error))
             else:
-                self.acknowledged[message.partition(), message.offset()] = message.value()
+                self.acknowledged[_place_of(message)] = message.value()
 
         while not self._stop.is_set():
             producer.produce(self.topic, value=b"%s %d" % (self.name.encode(), number), on_delivery=delivered)
@@ -84,9 +84,16 @@ def records_of(fleet: Fleet, topic: str, partitions: int) -> dict[Place, bytes]:
         assert time.monotonic() < deadline, f"{len(records)} records, ends {ends}"
         for message in consumer.consume(1000, 1):
             assert message.error() is None, message.error()
-            records[message.partition(), message.offset()] = message.value()
+            records[_place_of(message)] = message.value() or b""
     consumer.close()
     return records
+
+
+def _place_of(message: Message) -> Place:
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return partition, offset
 
 
 def check_writers(records: dict[Place, bytes], writers: list[Writer]) -> None:

@@ -3,7 +3,7 @@
 An archiver stores raw batches every few seconds, and a catalogue records topics, configs, ACLs, group
 offsets and the registry, by topic id. A restore lets a shadow broker lead a new topic from the backup, so
 offsets, gaps, transaction markers and producer ids are as they were. Nothing runs inside a gateway, and
-nothing is re-produced.
+nothing is re-produced. In place, a live topic gets back what it lost, while producers keep writing.
 
 It promises that a stored segment is whole and never overwritten, that what could not be archived is recorded
 as a gap, and that a restored topic opens only after every replica has the digest of the backup.
@@ -16,7 +16,13 @@ Modules:
   chain           one log from segments that may overlap
   drill           restores a topic to a scratch topic, and compares
   holds           what the sweeper must keep
+  in_place        restores what a live topic has lost
+  in_place_moves  the next move of such a restore
+  in_place_partition  carries out the moves of one partition
+  in_place_plan   what a restore in place does, and why it may not
+  in_place_proof  compares replicas of a live topic
   layout          keys of a backup store
+  live_log        a log from its backup and its replicas
   overview        topics and state of a backup, for people
   planning        gathers what a plan needs
   proof           compares replicas with the backup

@@ -173,19 +173,19 @@ class InPlacePartitionRun:
             self._times_led += 1
             if self._times_led > LEADS_MAX:
                 raise Yielded(f"it was lost again {LEADS_MAX} times")
-            await self._serve()
+            await self._serve(observation)
             await self._first(InPlaceStep.LEADS)
         if (led := self.shadow.led(self.key)) is not None:
             led.finish_truncation()
         if time.monotonic() - self._led_since > self.pause_seconds:
             raise Yielded(f"producers have waited for {self.pause_seconds:.0f} s")
 
-    async def _serve(self) -> None:
+    async def _serve(self, observation: Observation) -> None:
         """Lead the log up to where every real in-sync replica has it."""
         state = self.shadow.image.partitions[self.key]
         if self._history is None or self._history[0] != state.leader_epoch - 1:
             log.warning("shadow elected unexpectedly", partition=str(self.place))
-            results_or_raise(await reassignments.alter(self.client, {self.place: real_of(state.isr)}))
+            await self._carry_out(Place(observation.settled), observation)
             return
         start, end = await self._common_range(state)
         chain = await self.archive.chain(self.topic_id, self.place.partition)

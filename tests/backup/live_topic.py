@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.harness.fleet import Fleet
 
 PAUSE_SECONDS = 0.002
+TRANSACTION_RECORDS = 20
 FLUSH_SECONDS = 120.0
 READ_SECONDS_MAX = 120.0
 
@@ -29,13 +30,17 @@ class Writer:
     topic: str
     name: str
     config: dict[str, Any]
+    transactional: bool = False  # commits every few records
     acknowledged: dict[Place, bytes] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     gap_seconds: float = 0.0  # the longest time without an acknowledgement
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def write(self) -> None:
-        producer = Producer({**self.config, "enable.idempotence": True, "linger.ms": 2, "acks": "all"})
+        config = {**self.config, "enable.idempotence": True, "linger.ms": 2, "acks": "all"}
+        producer = Producer(config | ({"transactional.id": self.name} if self.transactional else {}))
+        if self.transactional:
+            producer.init_transactions(FLUSH_SECONDS)
         last, number = time.monotonic(), 0
 
         def delivered(error: Any, message: Any) -> None:
@@ -48,10 +53,16 @@ class Writer:
                 self.acknowledged[_place_of(message)] = message.value()
 
         while not self._stop.is_set():
-            producer.produce(self.topic, value=b"%s %d" % (self.name.encode(), number), on_delivery=delivered)
-            producer.poll(0)
-            number += 1
-            time.sleep(PAUSE_SECONDS)
+            if self.transactional:
+                producer.begin_transaction()
+            for _ in range(TRANSACTION_RECORDS if self.transactional else 1):
+                value = b"%s %d" % (self.name.encode(), number)
+                producer.produce(self.topic, value=value, on_delivery=delivered)
+                producer.poll(0)
+                number += 1
+            if self.transactional:
+                producer.commit_transaction(FLUSH_SECONDS)
+            self._stop.wait(PAUSE_SECONDS * (TRANSACTION_RECORDS if self.transactional else 1))
         assert producer.flush(FLUSH_SECONDS) == 0
 
     def stop(self) -> None:
@@ -73,17 +84,25 @@ def writing(*writers: Writer) -> Iterator[None]:
 
 
 def records_of(fleet: Fleet, topic: str, partitions: int) -> dict[Place, bytes]:
-    """Every record from offset 0 to the present ends."""
-    consumer = Consumer(fleet.client_config(**{"group.id": "reader", "enable.auto.commit": False}))
-    places = [TopicPartition(topic, index, 0) for index in range(partitions)]
-    ends = {one.partition: consumer.get_watermark_offsets(one, timeout=30)[1] for one in places}
+    """Every record to the present ends, as read_uncommitted."""
+    config = {"group.id": "reader", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer(
+        fleet.client_config(**config, **{"isolation.level": "read_uncommitted", "auto.offset.reset": "error"})
+    )
+    places = [TopicPartition(topic, index) for index in range(partitions)]
+    for one in places:
+        one.offset = consumer.get_watermark_offsets(one, timeout=30)[0]
     consumer.assign(places)
     records: dict[Place, bytes] = {}
+    complete: set[int] = set()
     deadline = time.monotonic() + READ_SECONDS_MAX
-    while any((index, end - 1) not in records for index, end in ends.items() if end):
-        assert time.monotonic() < deadline, f"{len(records)} records, ends {ends}"
+    while len(complete) < partitions:
+        assert time.monotonic() < deadline, f"{len(records)} records, {complete} complete"
         for message in consumer.consume(1000, 1):
-            assert message.error() is None, message.error()
+            if (error := message.error()) is not None and error.code() == KafkaError._PARTITION_EOF:
+                complete.add(_place_of(message)[0])
+                continue
+            assert error is None, error
             records[_place_of(message)] = message.value() or b""
     consumer.close()
     return records

@@ -63,8 +63,9 @@ def produce(fleet: Fleet) -> None:
     assert producer.flush(60) == 0
 
 
+@pytest.mark.parametrize("faults", [FAULTS[:4], FAULTS[4:]], ids=["first", "last"])
 async def test_a_killed_restore_continues_and_producers_lose_nothing(
-    make_fleet: Callable[..., Fleet], tmp_path: Path
+    faults: list[str], make_fleet: Callable[..., Fleet], tmp_path: Path
 ) -> None:
     fleet = await asyncio.to_thread(make_fleet, brokers=3)
     path = str(write_settings(fleet, tmp_path))
@@ -82,7 +83,7 @@ async def test_a_killed_restore_continues_and_producers_lose_nothing(
         restore = ("backup", "restore", "orders", "--in-place", "-s", path, "--yes", "-o", "json")
         try:
             with writing(writer):
-                for fault in FAULTS:
+                for fault in faults:
                     end = await until_archived(archive, client)
                     results_or_raise(await offsets.delete_before(client, {PLACE: end}))
                     code, printed = await asyncio.to_thread(run, *restore, fault=fault)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.soak]
 
 RECORDS = 5000
+EXPIRED = 207  # of partition 1, before the backup began
 CUT = 1003  # within a batch
 
 
@@ -56,7 +57,9 @@ async def test_a_deleted_prefix_returns_while_producers_keep_writing(
         results_or_raise(await topics.create(client, [new]))
         await asyncio.to_thread(fleet.wait_for_leaders, "orders")
         await asyncio.to_thread(produce, fleet, "orders", RECORDS)
+        results_or_raise(await offsets.delete_before(client, {TopicPartition("orders", 1): EXPIRED}))
         before = await asyncio.to_thread(records_of, fleet, "orders", 2)
+        assert len(before) == RECORDS - EXPIRED
         original = results_or_raise(await topics.describe(client, ["orders"]))["orders"]
         archiver = Archiver(client, store, selects=lambda name: name == "orders")
         await archiver.resume()
@@ -67,22 +70,24 @@ async def test_a_deleted_prefix_returns_while_producers_keep_writing(
         archive, catalogue = Archive(archiver.cluster, [store]), Catalogue(store, archiver.cluster)
         plan = await make_in_place_plan(client, archive, catalogue, InPlaceRequest("orders"))
         assert plan.refusals == ()
-        assert [(one.start, one.end) for one in plan.partitions] == [(0, CUT), (0, CUT)]
+        assert [(one.start, one.end) for one in plan.partitions] == [(0, CUT), (EXPIRED, CUT)]
         settings = shadow_settings(fleet, tmp_path / "shadow")
         restorer = InPlaceRestorer(client, controllers, archive, catalogue, settings)
         inside = Writer("orders", "inside", fleet.client_config())
         gateway = fleet.client_config(bootstrap_servers=fleet.gateway_bootstrap)
         outside = Writer("orders", "outside", gateway)
-        with writing(inside, outside):
+        committing = Writer("orders", "committing", fleet.client_config(), transactional=True)
+        writers = [inside, outside, committing]
+        with writing(*writers):
             await restorer.begin(plan, "restore-1")
             document = await restorer.run()
-        print("report", document["report"], "gaps", inside.gap_seconds, outside.gap_seconds,
-              "acknowledged", len(inside.acknowledged), len(outside.acknowledged))  # fmt: skip
+        for one in writers:
+            print(one.name, len(one.acknowledged), "acknowledged, longest gap", round(one.gap_seconds, 2))
 
         assert document["step"] == "proved"
         assert document["report"]["replicas_proved"] == 6
         after = await asyncio.to_thread(records_of, fleet, "orders", 2)
         assert {place: after.get(place) for place in before} == before
-        check_writers(after, [inside, outside])
+        check_writers(after, writers)
         restored = results_or_raise(await topics.describe(client, ["orders"]))["orders"]
         assert [one.replicas for one in restored.partitions] == [one.replicas for one in original.partitions]

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.kafka.metadata_image import PartitionId, PartitionState
 from penstock.model.shadow_ids import SHADOW_IDS
-from penstock.shadow.following import Followed, follow
+from penstock.shadow.following import FOLLOW_POLL_SECONDS, Followed, follow
 from penstock.shadow.partition import LedPartition
 from penstock.shadow.requests import Requests
 from penstock.wire.error_codes import Code
@@ -21,6 +21,9 @@ from penstock.wire.frames import Request
 SHADOW = SHADOW_IDS[0]
 KEY = PartitionId(UUID(int=9), 0)
 STATE = PartitionState((1, 2, 3, SHADOW), (1, 2, 3), 1, 4, 9)
+
+
+ELECTED_MEANWHILE = 99
 
 
 class Cluster:
@@ -32,24 +35,29 @@ class Cluster:
         self.image = SimpleNamespace(partitions=self)
         self.id = SHADOW
         self.session = SimpleNamespace(broker_epoch=5)
-        self._ends: dict[int, int] = {}
 
     def get(self, _: PartitionId) -> PartitionState:
-        if not self.rounds:
-            return replace(STATE, leader=SHADOW)
-        state, self._ends = self.rounds.pop(0)
-        return state
+        return self.rounds[0][0] if self.rounds else replace(STATE, leader=SHADOW)
 
     async def end_on(self, replica: int, *_: object) -> int:
-        return self._ends[replica]
+        end = self.rounds[0][1][replica]
+        if end == ELECTED_MEANWHILE:
+            self.rounds.clear()
+        return end
 
     async def call(self, _: str, body: dict[str, Any], **__: object) -> None:
         self.fetched.append(body["Topics"][0]["Partitions"][0]["FetchOffset"])
+        self.rounds.pop(0)
 
 
 async def claimed(*rounds: tuple[PartitionState, dict[int, int]], needed: int = 2) -> list[int]:
+    """The offsets that a shadow fetches from; a round in which it fetches nothing lasts."""
     cluster: Any = Cluster(list(rounds))
-    await follow(cluster, cluster, "orders", KEY, Followed(needed))
+    task = asyncio.create_task(follow(cluster, cluster, "orders", KEY, Followed(needed)))
+    await asyncio.wait([task], timeout=4 * FOLLOW_POLL_SECONDS)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
     fetched: list[int] = cluster.fetched
     return fetched
 
@@ -68,6 +76,10 @@ async def test_it_claims_nothing_more_beside_too_few_replicas(isr: tuple[int, ..
 async def test_it_claims_nothing_more_while_a_new_in_sync_replica_has_less() -> None:
     without = replace(STATE, isr=(1, 2, SHADOW))
     assert await claimed((without, {1: 50, 2: 50}), (STATE, {1: 60, 2: 60, 3: 45})) == [50]
+
+
+async def test_it_claims_nothing_once_it_is_elected() -> None:
+    assert await claimed((STATE, {1: 60, 2: 60, 3: ELECTED_MEANWHILE})) == []
 
 
 async def test_it_waits_while_the_partition_has_no_leader() -> None:

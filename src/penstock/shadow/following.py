@@ -63,6 +63,8 @@ async def follow(
             if len(known) < max(len(ends), followed.needed) or min(known) < followed.claimed:
                 await asyncio.sleep(FOLLOW_POLL_SECONDS)
                 continue
+            if shadow.image.partitions.get(partition) != state:
+                continue  # nothing is claimed once the shadow is elected: its log may end there
             followed.claimed = min(known)  # before the request: the leader may apply one without a response
             await _fetch_from(shadow, brokers, partition, state, followed.claimed, wait_ms=FOLLOW_WAIT_MS)
         except PenstockError:

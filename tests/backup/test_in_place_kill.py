@@ -93,7 +93,7 @@ async def test_a_killed_restore_continues_and_producers_lose_nothing(
                     )
                     assert code == 0, f"{fault}: {printed}"
                     assert await log_range(client, PLACE) >= (0, end)
-                    row = json.loads(next(line for line in printed.splitlines() if line.startswith("[")))[0]
+                    row = json.JSONDecoder().raw_decode(printed[printed.index("[") :])[0][0]
                     assert row["replicas_proved"] == 3, fault
                     now = results_or_raise(await topics.describe(client, ["orders"]))["orders"].partitions[0]
                     assert now.replicas == original.replicas, fault

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,8 @@ from penstock.kafka.admin import offsets, topics
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
+from penstock.link.source import log_range
+from penstock.model.errors.backup import RestoreYielded
 from penstock.tier.store import Store, StoreSettings
 from tests.backup.live_topic import Writer, check_writers, records_of, writing
 from tests.backup.test_with_kafka import archived
@@ -70,7 +73,9 @@ async def test_a_deleted_prefix_returns_while_producers_keep_writing(
         archive, catalogue = Archive(archiver.cluster, [store]), Catalogue(store, archiver.cluster)
         plan = await make_in_place_plan(client, archive, catalogue, InPlaceRequest("orders"))
         assert plan.refusals == ()
-        assert [(one.start, one.end) for one in plan.partitions] == [(0, CUT), (EXPIRED, CUT)]
+        assert [one.end for one in plan.partitions] == [CUT, CUT]
+        first, second = (one.start for one in plan.partitions)
+        assert first == 0 < second <= EXPIRED, "whole batches are archived"
         settings = shadow_settings(fleet, tmp_path / "shadow")
         restorer = InPlaceRestorer(client, controllers, archive, catalogue, settings)
         inside = Writer("orders", "inside", fleet.client_config())
@@ -79,7 +84,17 @@ async def test_a_deleted_prefix_returns_while_producers_keep_writing(
         committing = Writer("orders", "committing", fleet.client_config(), transactional=True)
         writers = [inside, outside, committing]
         with writing(*writers):
-            await restorer.begin(plan, "restore-1")
+            impatient = replace(plan, request=replace(plan.request, pause_seconds=0.0))
+            await restorer.begin(impatient, "restore-1")
+            with pytest.raises(RestoreYielded, match="producers have waited"):
+                await restorer.run()
+            undone = results_or_raise(await topics.describe(client, ["orders"]))["orders"]
+            assert [one.replicas for one in undone.partitions] == [
+                one.replicas for one in original.partitions
+            ]
+            assert (await log_range(client, TopicPartition("orders", 0)))[0] == CUT
+            restorer = InPlaceRestorer(client, controllers, archive, catalogue, settings)
+            await restorer.begin(plan, "restore-2")
             document = await restorer.run()
         for one in writers:
             print(one.name, len(one.acknowledged), "acknowledged, longest gap", round(one.gap_seconds, 2))

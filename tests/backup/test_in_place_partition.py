@@ -9,7 +9,7 @@ import pytest
 
 from penstock.backup import in_place, in_place_partition
 from penstock.backup.in_place import InPlaceRestorer
-from penstock.backup.in_place_moves import Done, Observation
+from penstock.backup.in_place_moves import Done, Observation, Place, next_move
 from penstock.backup.in_place_partition import InPlacePartitionRun, Yielded
 from penstock.backup.in_place_plan import InPlacePartition, InPlacePlan, InPlaceRequest
 from penstock.backup.in_place_proof import InPlaceProof
@@ -118,7 +118,7 @@ async def test_a_shadow_that_was_elected_unexpectedly_hands_over(monkeypatch: py
 
     monkeypatch.setattr(InPlacePartitionRun, "_carry_out", carry_out)
     await partition_run({})._serve(observation(S))
-    assert moves == [in_place_partition.Place((1, 2, 3))]
+    assert moves == [Place((1, 2, 3))]
 
 
 class Store:
@@ -206,7 +206,7 @@ async def test_replicas_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_nothing_more_is_done_once_a_partition_is_as_it_was() -> None:
     state = observation(1)
-    assert Done() == in_place_partition.next_move(
+    assert Done() == next_move(
         Observation(
             state.original, 0, 2, S, (1, 2, 3), (1, 2, 3), 1, frozenset(), frozenset(), state.live,
             {1: 0, 2: 0, 3: 0},

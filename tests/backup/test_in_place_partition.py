@@ -18,7 +18,7 @@ from penstock.backup.restorer import Restorer
 from penstock.kafka.admin import transactions
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.metadata_image import PartitionState
-from penstock.model.errors.backup import RestoreRunning, RestoreUnproven, RestoreYielded
+from penstock.model.errors.backup import InPlaceUnproven, RestoreRunning, RestoreYielded
 from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.responses import Timestamp
 from tests.tier.segments import CLUSTER, TOPIC_ID
@@ -200,8 +200,9 @@ async def test_replicas_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -
     one = restorer()
     one._archive.chain = chain  # type: ignore[assignment, method-assign]
     await one.begin(PLAN, "first")
-    with pytest.raises(RestoreUnproven, match="orders-0 on broker 2"):
+    with pytest.raises(InPlaceUnproven, match="orders-0 on broker 2"):
         await one._prove()
+    assert one.document["abandoned"], "it blocks no other restore"
 
 
 def test_nothing_more_is_done_once_a_partition_is_as_it_was() -> None:

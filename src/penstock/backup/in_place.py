@@ -7,6 +7,7 @@ replica has, so no acknowledged record is ever on the shadow alone; if it dies, 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from penstock.backup.restore_store import RESTORE, RestoreStore
 from penstock.kafka.admin import configs
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.link import promotion
-from penstock.model.errors.backup import RestoreRunning, RestoreUnproven, RestoreYielded
+from penstock.model.errors.backup import InPlaceUnproven, RestoreRunning, RestoreYielded
 from penstock.model.fault_points import reach
 from penstock.shadow.broker import ShadowBroker
 from penstock.tier.format import id_of
@@ -145,7 +146,8 @@ class InPlaceRestorer:
         try:
             await run.run()
         except Yielded as reason:
-            await run.undo()
+            with contextlib.suppress(Yielded):  # the topic was deleted: nothing is left to undo
+                await run.undo()
             self.document["abandoned"] = True
             await self._put()
             raise RestoreYielded(
@@ -179,7 +181,9 @@ class InPlaceRestorer:
             proved += len(proof.same)
             differing += [f"{place} on broker {broker}" for broker in proof.differing]
         if differing:
-            raise RestoreUnproven(count=len(differing), restore=self.restore, places=", ".join(differing))
+            self.document["abandoned"] = True
+            await self._put()
+            raise InPlaceUnproven(count=len(differing), restore=self.restore, places=", ".join(differing))
         self.document["report"]["replicas_proved"] = proved
 
     async def record(self, step: InPlaceStep) -> None:

@@ -31,18 +31,20 @@ async def prove_in_place(
     """Read every replica from its own broker, up to where the log ends now."""
     topic = results_or_raise(await topics.describe(client, [place.topic]))[place.topic]
     replicas = next(one.replicas for one in topic.partitions if one.index == place.partition)
+    # What retention or DeleteRecords took again since is on no replica.
+    first, end = await log_range(client, place)
+    start, boundary = max(chain.start, first), max(chain.end, first)
     stored = BatchDigest()
-    async for part in archive.batches(chain, chain.start):
+    async for part in archive.batches(chain, start):
         for batch in part:
             stored.add(BatchSpan(batch.base_offset, batch.last_offset, batch.crc))
-    expected = ExpectedLog(chain.start, chain.end, stored.hexdigest(), -1)
-    _, end = await log_range(client, place)
-    rest = ExpectedLog(chain.end, end, "", -1)
+    expected = ExpectedLog(start, boundary, stored.hexdigest(), -1)
+    rest = ExpectedLog(boundary, end, "", -1)
     digests = {}
     for broker in replicas:
-        first, _ = await replica_digest(client, broker, log, expected)
-        second, _ = await replica_digest(client, broker, log, rest)
-        digests[broker] = (first, second)
+        restored, _ = await replica_digest(client, broker, log, expected)
+        after, _ = await replica_digest(client, broker, log, rest)
+        digests[broker] = (restored, after)
     common = digests[replicas[0]][1]
     same = tuple(b for b in replicas if digests[b] == (expected.digest, common))
     return InPlaceProof(same, tuple(b for b in replicas if b not in same))

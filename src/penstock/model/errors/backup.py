@@ -113,3 +113,9 @@ class RestoreYielded(UpstreamError):
     retriable = True
     text = "restore {restore!r} of {partition} gave up: {reason}"
     hint = "The partition is as it was before. Try again later, or allow longer with `--pause`."
+
+
+class InPlaceUnproven(UpstreamError):
+    code = "PEN-9122"
+    text = "{count} replicas differ from the backup or from others after restore {restore!r}: {places}"
+    hint = "The topic is open, and the restore has ended. Replace the named replicas, then check the backup."

@@ -55,7 +55,7 @@ def partition_run(ends: dict[int, int], starts: dict[int, int] | None = None) ->
 
 async def test_the_served_log_ends_where_every_real_in_sync_replica_has_it() -> None:
     one = partition_run({1: 70, 2: 50, 3: 60}, {1: 10, 2: 12, 3: 11})
-    assert await one._common_range(STATE) == (12, 50)
+    assert await one._agreed_range(STATE) == (12, 50)
 
 
 async def test_the_served_log_never_ends_below_what_the_shadow_claimed(
@@ -66,13 +66,13 @@ async def test_the_served_log_never_ends_below_what_the_shadow_claimed(
     one = partition_run({1: 70, 2: 50, 3: 60})
     one._followed.claimed = 55
     with pytest.raises(Yielded, match="ends of its replicas"):
-        await one._common_range(STATE)
+        await one._agreed_range(STATE)
 
 
 async def test_a_replica_that_does_not_respond_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_place_partition, "READY_SECONDS_MAX", 0.2)
     with pytest.raises(Yielded):
-        await partition_run({1: 70, 2: 50})._common_range(STATE)
+        await partition_run({1: 70, 2: 50})._agreed_range(STATE)
 
 
 @pytest.mark.parametrize("open_since", [None, 40])
@@ -145,8 +145,8 @@ class Store:
 
 
 def restorer() -> InPlaceRestorer:
-    archive, catalogue, shadow = (SimpleNamespace(cluster=CLUSTER, broker_id=S) for _ in range(3))
-    return InPlaceRestorer(NOTHING, NOTHING, archive, catalogue, shadow)  # type: ignore[arg-type]
+    known: Any = SimpleNamespace(cluster=CLUSTER, broker_id=S)
+    return InPlaceRestorer(NOTHING, NOTHING, known, known, known)
 
 
 async def test_a_restore_in_place_excludes_every_other_and_is_resumed(
@@ -198,7 +198,8 @@ async def test_replicas_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(in_place, "prove_in_place", prove)
     one = restorer()
-    one._archive.chain = chain  # type: ignore[assignment, method-assign]
+    archive: Any = SimpleNamespace(cluster=CLUSTER, chain=chain)
+    one._archive = archive
     await one.begin(PLAN, "first")
     with pytest.raises(InPlaceUnproven, match="orders-0 on broker 2"):
         await one._prove()

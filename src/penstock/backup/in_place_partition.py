@@ -187,7 +187,7 @@ class InPlacePartitionRun:
             log.warning("shadow elected unexpectedly", partition=str(self.place))
             await self._carry_out(Place(observation.settled), observation)
             return
-        start, end = await self._common_range(state)
+        start, end = await self._agreed_range(state)
         chain = await self.archive.chain(self.topic_id, self.place.partition)
         if chain.end < start:
             raise Yielded(f"the log starts at {start} now, and the backup ends at {chain.end}")
@@ -202,7 +202,7 @@ class InPlacePartitionRun:
         log.info("log served", partition=str(self.place), start=self.start, live_start=start, end=end)
         self.shadow.lead(led)
 
-    async def _common_range(self, state: PartitionState) -> tuple[int, int]:
+    async def _agreed_range(self, state: PartitionState) -> tuple[int, int]:
         """The highest start and the lowest end of the real in-sync replicas.
 
         The end is not below what the shadow claimed as a follower: the leader before may have acknowledged

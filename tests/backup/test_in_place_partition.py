@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,9 +23,6 @@ from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.responses import Timestamp
 from tests.tier.segments import CLUSTER, TOPIC_ID
 
-if TYPE_CHECKING:
-    from penstock.backup.restore_steps import InPlaceStep
-
 S = SHADOW_IDS[0]
 NOTHING: Any = None
 PLACE = TopicPartition("orders", 0)
@@ -35,7 +32,7 @@ PLAN = InPlacePlan(
 )
 
 
-async def reached(_: InPlaceStep) -> None:
+async def recorded(_: object) -> None:
     return None
 
 
@@ -45,7 +42,7 @@ def partition_run(ends: dict[int, int], starts: dict[int, int] | None = None) ->
 
     one = InPlacePartitionRun(
         client=NOTHING, shadow=NOTHING, archive=NOTHING, topic_id=TOPIC_ID, place=PLACE, start=0,
-        original=(1, 2, 3), needed=2, pause_seconds=60, reached=reached,
+        original=(1, 2, 3), needed=2, pause_seconds=60, reached=recorded, truncates=recorded,
     )  # fmt: skip
     image = SimpleNamespace(partitions={one.key: STATE})
     shadow: Any = SimpleNamespace(id=S, end_on=end_on, image=image, led=lambda _: None)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.backup.in_place_plan import InPlacePlan
     from penstock.kafka.client import Client
     from penstock.shadow.broker import ShadowSettings
+    from penstock.shadow.responses import Truncation
 
 INTENT_MS: Final = 3_600_000  # how long the intent of one partition explains a lower log start
 
@@ -131,6 +132,11 @@ class InPlaceRestorer:
 
     async def _restore(self, shadow: ShadowBroker, index: int) -> None:
         stored = self.document["partitions"][str(index)]
+
+        async def record_truncation(truncation: Truncation) -> None:
+            stored["truncation"] = list(truncation)
+            await self._put()
+
         run = InPlacePartitionRun(
             client=self._client,
             shadow=shadow,
@@ -142,6 +148,7 @@ class InPlaceRestorer:
             needed=self.document["needed"],
             pause_seconds=self.document["pause_seconds"],
             reached=self.record,
+            truncates=record_truncation,
         )
         try:
             await run.run()

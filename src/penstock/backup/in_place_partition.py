@@ -61,6 +61,7 @@ class InPlacePartitionRun:
     needed: int
     pause_seconds: float
     reached: Callable[[InPlaceStep], Awaitable[None]]
+    truncates: Callable[[Truncation], Awaitable[None]]  # records it before it is possible
     paused_seconds: float = 0.0  # the longest time that the shadow led
     _steps: set[InPlaceStep] = field(default_factory=set)
     _restored: set[int] = field(default_factory=set)
@@ -199,6 +200,7 @@ class InPlacePartitionRun:
         led.produce_error = Code.NOT_LEADER_OR_FOLLOWER  # producers wait for a real leader
         # What a replica has beyond is acknowledged to no producer, and must go.
         led.truncation, led.truncating = Truncation(state.leader_epoch - 1, end), True
+        await self.truncates(led.truncation)
         log.info("log served", partition=str(self.place), start=self.start, live_start=start, end=end)
         self.shadow.lead(led)
 

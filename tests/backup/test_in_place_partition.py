@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.audit import intents
 from penstock.backup import in_place, in_place_partition
 from penstock.backup.in_place import InPlaceRestorer
 from penstock.backup.in_place_moves import Done, Observation, Place, next_move
@@ -18,6 +19,7 @@ from penstock.backup.restorer import Restorer
 from penstock.kafka.admin import transactions
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.metadata_image import PartitionState
+from penstock.model.durability import Intent
 from penstock.model.errors.backup import InPlaceUnproven, RestoreRunning, RestoreYielded
 from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.responses import Timestamp
@@ -211,3 +213,8 @@ def test_nothing_more_is_done_once_a_partition_is_as_it_was() -> None:
             {1: 0, 2: 0, 3: 0},
         )
     )  # fmt: skip
+
+
+def test_a_log_start_that_falls_has_an_intent_of_its_topic() -> None:
+    planned = intents.restore_in_place(["orders"], "restore r1", 5)
+    assert planned == [("named/orders", Intent("restore", "restore r1", until_ms=5))]

@@ -560,6 +560,7 @@ CLAIMS: Final = (
         (
             "tests/backup/test_expiry.py::test_nothing_that_a_time_of_the_window_needs_is_deleted",
             "tests/backup/test_with_kafka.py::test_deleted_topics_come_back_at_their_offsets",
+            "tests/backup/test_in_place_with_kafka.py::test_a_deleted_prefix_returns_while_producers_keep_writing",
             "tests/tier/test_sweep.py::test_whatever_goes_fulfils_all_conditions",
         ),
         rows=("K14",),

@@ -42,7 +42,7 @@ def test_followers_that_were_all_fenced_are_served_and_admitted_again() -> None:
     term = Leadership(STATE, 0)
     for replica in (1, 2):
         term.fetched(replica, 50, 60, 0.0, broker_epoch=UNFENCED[replica])
-    term.update(replace(STATE, isr=(SHADOW,), partition_epoch=10))
+    term.update(replace(STATE, isr=(SHADOW,), partition_epoch=10), 0.0)
     assert (term.ready, term.truncated) == (True, False)
     term.fetched(1, 60, 60, 1.0, broker_epoch=21)
     assert term.high_watermark == 50, "it stands still while no real replica is in sync"
@@ -52,7 +52,7 @@ def test_followers_that_were_all_fenced_are_served_and_admitted_again() -> None:
     term.request(isr)
     term.fetched(1, 60, 60, 2.0, broker_epoch=21)
     assert term.high_watermark == 50, "not admitted yet"
-    assert term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=11))
+    assert term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=11), 0.0)
     assert term.high_watermark == 60
 
 
@@ -122,7 +122,7 @@ def test_a_replica_whose_admission_is_requested_counts_for_the_high_watermark() 
     term.request(isr)
     term.fetched(1, 90, 90, 1.0, broker_epoch=11)
     assert term.high_watermark == 50, "broker 2 has no more"
-    term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=STATE.partition_epoch + 1))
+    term.update(replace(STATE, isr=(SHADOW, 1), partition_epoch=STATE.partition_epoch + 1), 0.0)
     assert term.high_watermark == 90, "it was not admitted"
 
 
@@ -163,3 +163,21 @@ def test_a_partition_that_a_follower_gave_up_is_recognized_by_the_others_that_it
     assert abandoned([fine, given_up], 100.0, 40.0) == [given_up]
     # A follower that fetches nothing is down: a new epoch would not help.
     assert abandoned([led(0, {1: 100.0, 2: 40.0}), led(1, {1: 100.0, 2: 40.0})], 100.0, 40.0) == []
+
+
+def test_a_replica_that_is_added_again_is_in_sync_only_with_its_new_log() -> None:
+    term = Leadership(replace(STATE, replicas=(SHADOW, 1, 2)), 0)
+    for replica in (1, 2):
+        term.fetched(replica, 50, 50, 0.0, broker_epoch=UNFENCED[replica])
+    dropped = replace(STATE, replicas=(SHADOW, 1), isr=(SHADOW, 1), partition_epoch=10)
+    term.update(dropped, 1.0)
+    term.fetched(2, 50, 50, 1.5, broker_epoch=UNFENCED[2], received_at=0.9)
+    term.update(replace(dropped, replicas=(SHADOW, 1, 2), partition_epoch=11), 2.0)
+    assert term.next_isr(50, 2.0, UNFENCED) is None, "what it had before counts"
+    # A request about the earlier log that has waited here.
+    term.fetched(2, 50, 50, 2.5, broker_epoch=UNFENCED[2], received_at=1.9)
+    assert term.next_isr(50, 2.5, UNFENCED) is None, "a request from before counts"
+    term.fetched(2, 0, 50, 3.0, broker_epoch=UNFENCED[2], received_at=2.9)
+    assert term.next_isr(50, 3.0, UNFENCED) is None, "it is behind"
+    term.fetched(2, 50, 50, 4.0, broker_epoch=UNFENCED[2], received_at=3.9)
+    assert term.next_isr(50, 4.0, UNFENCED) == (SHADOW, 1, 2)

@@ -51,6 +51,11 @@ def topic_restore(topic: str, actor: str) -> list[Planned]:
     return [(named_subject(topic), Intent("topic-restore", actor))]
 
 
+def restore_in_place(topics: Iterable[str], actor: str, until_ms: int) -> list[Planned]:
+    """Logs of these topics are about to start at earlier offsets again, until then."""
+    return [(named_subject(topic), Intent("restore", actor, until_ms)) for topic in topics]
+
+
 def log_start(topic_id: UUID, partition: int, start: int, actor: str) -> list[Planned]:
     """A partition is about to start at this offset; nothing if that is its beginning."""
     subject = f"{NAMED}{partition_subject(id_text(topic_id), partition)}"

@@ -84,6 +84,12 @@ class Catalogue:
         prefix = joined(self.cluster, CATALOGUE, ENTRIES)
         return sorted([entry_time(one.key) async for one in self._store.list(prefix)])
 
+    async def clock_skew_seconds(self) -> float:
+        """By how much the store's clock is ahead of the one that wrote the last entry; 0 without one."""
+        prefix = joined(self.cluster, CATALOGUE, ENTRIES)
+        last = max([one async for one in self._store.list(prefix)], default=None)
+        return 0.0 if last is None else (last.modified_ms - entry_time(last.key)) / 1000
+
     async def resume(self) -> None:
         times = await self.times()
         if times:

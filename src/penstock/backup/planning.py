@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.backup.in_place_plan import InPlaceFacts, InPlaceRequest, LivePartition, plan_in_place
+from penstock.backup.live_log import check_seam
+from penstock.backup.raw_fetch import LogId
 from penstock.backup.restore_plan import ClusterFacts, Request, RestorePlan, plan_restore
 from penstock.backup.restore_store import running_restore
-from penstock.kafka.admin import acls, brokers, log_dirs, reassignments, topics
+from penstock.kafka.admin import acls, brokers, configs, log_dirs, reassignments, topics
 from penstock.kafka.admin.acls import AclFilter
+from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.admin.partitions import TopicPartition
+from penstock.link.mirror_topics import closing_acl
+from penstock.link.source import log_range
 from penstock.model.errors import PenstockError
-from penstock.model.errors.backup import BackupAmbiguous, BackupMissing
+from penstock.model.errors.backup import BackupAmbiguous, BackupDiffers, BackupMissing, RestoreRefused
 from penstock.model.shadow_ids import METADATA_VERSION, is_shadow
+from penstock.tier.format import id_text
 
 if TYPE_CHECKING:
     from penstock.backup.archive import Archive
     from penstock.backup.catalogue import Catalogue
     from penstock.backup.chain import Chain
+    from penstock.backup.in_place_plan import InPlacePlan
     from penstock.backup.layout import Gap
     from penstock.kafka.client import Client
 
@@ -86,6 +95,55 @@ async def make_plan(
     }
     facts = await cluster_facts(client, request.target)
     return plan_restore(request, chains, gaps, document["configs"], facts, int(time.time() * 1000))
+
+
+async def make_in_place_plan(
+    client: Client, archive: Archive, catalogue: Catalogue, request: InPlaceRequest
+) -> InPlacePlan:
+    topic = (await topics.describe(client, [request.topic]))[request.topic]
+    if isinstance(topic, PenstockError):
+        reason = "it does not exist; restore it without --in-place"
+        raise RestoreRefused(topic=request.topic, reasons=reason) from topic
+    topic_id = id_text(topic.id)
+    await archive.load(topic_id)
+    chains = {one.index: await archive.chain(topic_id, one.index) for one in topic.partitions}
+    live = {}
+    for one in topic.partitions:
+        place = TopicPartition(topic.name, one.index)
+        start, end = await log_range(client, place)
+        differs = ""
+        if chains[one.index].pieces and chains[one.index].start < start:
+            log = LogId(topic.id, one.index)
+            try:
+                await check_seam(client, archive, chains[one.index], log, start, end, one.leader)
+            except BackupDiffers as error:
+                differs = str(error.facts["reason"])
+        live[one.index] = LivePartition(one.replicas, one.isr, start, end, differs)
+    gaps = {
+        index: tuple(sorted(g for g in archive.gaps if (g.topic_id, g.partition) == (topic_id, index)))
+        for index in chains
+    }
+    resource = configs.topic(topic.name)
+    entries = results_or_raise(await configs.describe(client, [resource]))[resource]
+    values = {name: entry.value for name, entry in entries.items()}
+    facts = await _in_place_facts(client, catalogue, topic)
+    named = replace(request, topic_id=topic_id)
+    return plan_in_place(named, chains, gaps, live, values, facts, int(time.time() * 1000))
+
+
+async def _in_place_facts(client: Client, catalogue: Catalogue, topic: topics.Topic) -> InPlaceFacts:
+    registered = await brokers.describe(client)
+    cluster = await cluster_facts(client, topic.name)
+    closed = cluster.has_authorizer and closing_acl(topic.name) in await acls.describe(client, AclFilter())
+    return InPlaceFacts(
+        live=frozenset(registered.brokers),
+        free_bytes=cluster.free_bytes,
+        metadata_level=cluster.metadata_level,
+        clock_skew_seconds=await catalogue.clock_skew_seconds(),
+        is_mirror=closed,
+        running=cluster.running,
+        interventions=cluster.interventions,
+    )
 
 
 async def cluster_facts(client: Client, target: str) -> ClusterFacts:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.fault_points import declare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Step(StrEnum):
@@ -26,6 +29,30 @@ STEPS: Final = tuple(Step)
 POINTS: Final = {
     step: declare(f"backup.restore.{step}", f"a restore is {step}, and that is not recorded") for step in Step
 }
+
+
+class InPlaceStep(StrEnum):
+    """Of a restore in place: what was reached last. What follows depends on the state of each partition."""
+
+    REGISTERED = "registered"  # the intent is recorded
+    JOINED = "joined"  # the shadow is an in-sync replica
+    LEADS = "leads"  # the shadow leads a partition
+    DROPPED = "dropped"  # a replica was dropped, to be rebuilt
+    REBUILT = "rebuilt"  # a replica has the restored records
+    RETURNED = "returned"  # a real broker that has them leads
+    PROVED = "proved"  # every replica has the digest of the backup, and equals the others
+
+
+IN_PLACE_POINTS: Final = {
+    step: declare(f"backup.restore.{step}", f"a restore is {step}, and that is not recorded")
+    for step in InPlaceStep
+}
+
+
+def is_complete(document: Mapping[str, Any]) -> bool:
+    """Whether a recorded restore needs nothing more."""
+    last = InPlaceStep.PROVED if document.get("in_place") else STEPS[-1]
+    return bool(document["step"] == last or document["abandoned"])
 
 
 def steps_left(done: Step | None) -> tuple[Step, ...]:

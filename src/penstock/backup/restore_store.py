@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.backup.restore_steps import STEPS
+from penstock.backup.restore_steps import is_complete
 from penstock.kafka.admin import brokers, topics
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic
@@ -78,7 +78,7 @@ class RestoreStore:
     def running(self) -> tuple[str, Document] | None:
         """The restore that is not complete. There is at most one."""
         for name, one in sorted(self.restores().items()):
-            if one["step"] != STEPS[-1] and not one["abandoned"]:
+            if not is_complete(one):
                 return name, one
         return None
 

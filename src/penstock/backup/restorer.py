@@ -96,12 +96,12 @@ class Restorer:
         await self._record(Step.REGISTERED)
 
     async def resume(self) -> bool:
-        """Continue what is not complete; false if nothing is."""
+        """Continue what is not complete; false if nothing is, or if it is in place."""
         if not await self._store.exists():
             return False
         await self._store.claim()
         running = self._store.running()
-        if running is None:
+        if running is None or running[1].get("in_place"):
             return False
         self.restore, self.document = running
         self._archive.cluster = self._catalogue.cluster = self.document["cluster"]

@@ -16,8 +16,10 @@ from penstock.backup import holds
 from penstock.backup.archive import Archive
 from penstock.backup.catalogue import Catalogue
 from penstock.backup.drill import drill as carry_out_drill
+from penstock.backup.in_place import InPlaceRestorer
+from penstock.backup.in_place_plan import PAUSE_SECONDS, InPlaceRequest
 from penstock.backup.overview import listed_topics, status_of
-from penstock.backup.planning import Selection, make_plan, resolve, restorable
+from penstock.backup.planning import Selection, make_in_place_plan, make_plan, resolve, restorable
 from penstock.backup.restorer import Restorer
 from penstock.backup.service import BackupService
 from penstock.backup.settings import BackupSettings, read_backup_settings
@@ -25,7 +27,7 @@ from penstock.backup.verification import verify as verify_backup
 from penstock.cli.backup_expire import expire
 from penstock.cli.backup_remote import remote_status, remote_topics
 from penstock.cli.broker import Cluster
-from penstock.cli.flags import Yes, confirmed, past_ms
+from penstock.cli.flags import Yes, confirmed, duration_ms, past_ms
 from penstock.cli.output import progress, report, show, table_of
 from penstock.cli.settings import LogLines, Options, RemoteOptions, start_logs
 from penstock.kafka.client import Client
@@ -41,6 +43,7 @@ from penstock.tier.store import Store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from penstock.backup.in_place_plan import InPlacePlan
     from penstock.backup.restore_plan import RestorePlan
     from penstock.link.settings import ClusterAccess
 
@@ -79,11 +82,22 @@ Retention = Annotated[
     Parameter(help="Its new retention: 90s, 15m, 2h, 7d or unlimited.", show_default="its old one"),
 ]
 
+InPlace = Annotated[
+    bool,
+    Parameter(help="Restore what a live topic has lost, while producers keep writing.", negative=""),
+]
+Pause = Annotated[
+    str, Parameter(help="How long producers of a partition may wait, with --in-place: 90s, 5m.")
+]
+
+PAUSE = f"{PAUSE_SECONDS:.0f}s"
+
 _TOPICS = {
     "TOPIC": "topic", "TOPIC ID": "topic_id", "PARTITIONS": "partitions", "SEGMENTS": "segments",
     "BYTES": "log_bytes", "LAST SEEN": "last_seen", "EXISTS": "exists",
 }  # fmt: skip
 _PLAN = {"PARTITION": "partition", "FROM": "start", "TO": "end", "BYTES": "log_bytes"}
+_IN_PLACE = {**_PLAN, "PAUSE": "pause_seconds"}
 _PROBLEMS = {"WHERE": "where", "PROBLEM": "what"}
 
 
@@ -174,6 +188,8 @@ async def plan(
     until: Until = None,
     retention: Retention = None,
     from_cluster: FromCluster = "",
+    in_place: InPlace = False,
+    pause: Pause = PAUSE,
     options: Options = Options(),
 ) -> int:
     """Print what a restore would do, and every reason against it. Nothing changes.
@@ -181,6 +197,11 @@ async def plan(
     Example:  penstock backup plan orders --settings backup.yaml --as orders-restored
     """
     async with _open(settings, from_cluster) as opened:
+        if in_place:
+            request = _in_place_request(topic, topic_id, target, until, retention, pause)
+            intended = await make_in_place_plan(opened.client, opened.archive, opened.catalogue, request)
+            _show_in_place(intended, options)
+            return Exit.FAILED if intended.refusals else Exit.FINE
         selection = _selection(topic, topic_id, target, until, retention)
         planned = await make_plan(opened.client, opened.archive, opened.catalogue, selection)
     _show_plan(planned, options)
@@ -203,16 +224,25 @@ async def restore(
     resume: Annotated[
         bool, Parameter(help="Continue the restore that was interrupted.", negative="")
     ] = False,
+    in_place: InPlace = False,
+    pause: Pause = PAUSE,
     yes: Yes = False,
     options: Options = Options(),
 ) -> int:
     """Restore a deleted topic at its original offsets, a copy under a new name, or a lost cluster.
+
+    With `--in-place`, a live topic gets back what retention or DeleteRecords took from it.
 
     Example:  penstock backup restore orders --settings backup.yaml --yes
     """
     async with _open(settings, from_cluster) as opened:
         if resume:
             rows = await _resume(opened)
+        elif in_place:
+            request = _in_place_request(topic, topic_id, target, until, retention, pause)
+            if not confirmed(f"Producers of topic {topic} wait meanwhile, one partition at a time.", yes=yes):
+                return Exit.FAILED
+            rows = [await _restore_in_place(opened, request)]
         elif every:
             lost = await restorable(opened.client, opened.catalogue, _until_ms(until))
             if not confirmed(f"This creates {counted(len(lost), 'topic')}.", yes=yes):
@@ -241,12 +271,25 @@ async def _restore(opened: Opened, selection: Selection) -> dict[str, Any]:
         return await _carried_out(restorer)
 
 
+async def _restore_in_place(opened: Opened, request: InPlaceRequest) -> dict[str, Any]:
+    await opened.store.probe()
+    planned = await make_in_place_plan(opened.client, opened.archive, opened.catalogue, request)
+    if planned.refusals:
+        raise RestoreRefused(topic=request.topic, reasons="; ".join(planned.refusals))
+    async with _in_place_restorer(opened) as restorer:
+        await restorer.begin(planned, f"restore-{int(time.time() * 1000)}")
+        return await _carried_out(restorer)
+
+
 async def _resume(opened: Opened) -> list[dict[str, Any]]:
+    async with _in_place_restorer(opened) as in_place:
+        if await in_place.resume():
+            return [await _carried_out(in_place)]
     async with _restorer(opened) as restorer:
         return [await _carried_out(restorer)] if await restorer.resume() else []
 
 
-async def _carried_out(restorer: Restorer) -> dict[str, Any]:
+async def _carried_out(restorer: Restorer | InPlaceRestorer) -> dict[str, Any]:
     with progress(f"restoring {restorer.document['target']}"):
         document = await restorer.run()
     return {"restore": restorer.restore, "topic": document["target"], **document["report"]}
@@ -350,6 +393,16 @@ def _selection(topic: str, topic_id: str, target: str, until: str | None, retent
     return Selection(topic, topic_id, target, _until_ms(until), retention_ms)
 
 
+def _in_place_request(
+    topic: str, topic_id: str, target: str, until: str | None, retention: str | None, pause: str
+) -> InPlaceRequest:
+    for key, value in (("topic-id", topic_id), ("as", target), ("until", until)):
+        if value:
+            raise SettingInvalid(where="flags", key=key, value=value, expected="expected without --in-place")
+    retention_ms = _selection(topic, "", "", None, retention).retention_ms
+    return InPlaceRequest(topic, "", retention_ms, duration_ms(pause, "pause") / 1000)
+
+
 def _until_ms(until: str | None) -> int | None:
     return past_ms(until, "until") if until else None
 
@@ -366,6 +419,20 @@ def _show_plan(planned: RestorePlan, options: Options) -> None:
     }
     texts = [f"refused: {one}" for one in planned.refusals] + [f"warning: {one}" for one in planned.warnings]
     show(document, options.form, Group(table_of(rows, _PLAN, empty="no partitions"), *texts))
+
+
+def _show_in_place(planned: InPlacePlan, options: Options) -> None:
+    rows = [asdict(one) for one in planned.partitions]
+    document: dict[str, Any] = {
+        **asdict(planned.request),
+        "needed": planned.needed,
+        "partitions": rows,
+        "log_bytes": planned.log_bytes,
+        "refusals": list(planned.refusals),
+        "warnings": list(planned.warnings),
+    }
+    texts = [f"refused: {one}" for one in planned.refusals] + [f"warning: {one}" for one in planned.warnings]
+    show(document, options.form, Group(table_of(rows, _IN_PLACE, empty="no partitions"), *texts))
 
 
 def _share(text: str) -> float:
@@ -390,6 +457,13 @@ async def _open(path: Path, from_cluster: str = "") -> AsyncIterator[Opened]:
         cluster = from_cluster or (await client.cluster()).id or ""
         stores = [store] if settings.tier is None else [store, Store(settings.tier)]
         yield Opened(settings, client, store, Archive(cluster, stores), Catalogue(store, cluster))
+
+
+@asynccontextmanager
+async def _in_place_restorer(opened: Opened) -> AsyncIterator[InPlaceRestorer]:
+    access, shadow = opened.settings.for_restore()
+    async with _client(access, controllers=True) as controllers:
+        yield InPlaceRestorer(opened.client, controllers, opened.archive, opened.catalogue, shadow)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from penstock.model.errors.shadow import ShadowIdInvalid, ShadowShutdownStuck
 from penstock.model.errors.wire import BrokerUnknown
 from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import SHADOW_IDS, is_shadow
-from penstock.shadow.following import abandoned, regain, renew_epoch
+from penstock.shadow.following import Followed, abandoned, follow, regain, renew_epoch
 from penstock.shadow.identity import load_identity
 from penstock.shadow.registration import Endpoint, Session
 from penstock.shadow.requests import Requests
@@ -184,6 +184,10 @@ class ShadowBroker:
         """Lead a partition again that a real broker leads; returns when the shadow does."""
         await regain(self, self._brokers, topic, partition)
 
+    async def follow(self, topic: str, partition: PartitionId, followed: Followed) -> None:
+        """Stay in sync with a real leader that accepts records; returns when the shadow leads."""
+        await follow(self, self._brokers, topic, partition, followed)
+
     async def renew_epoch(self, topic: str, partition: PartitionId) -> None:
         """Begin a new term of leadership; a real in-sync replica leads in between."""
         await renew_epoch(self, self._brokers, topic, partition)
@@ -218,7 +222,7 @@ class ShadowBroker:
                 partition.end_term()
             elif partition.leadership is None or partition.leader_epoch != state.leader_epoch:
                 self._begin(partition, state)
-            elif partition.leadership.update(state):
+            elif partition.leadership.update(state, time.monotonic()):
                 partition.drop_acknowledged()
         self.announce()
 
@@ -240,7 +244,7 @@ class ShadowBroker:
                     end = await self.end_on(replica, partition.topic, partition.id.partition)
                     if end is not None:
                         term.learn(replica, partition.known_end(end), time.monotonic())
-            if term.update(term.state):
+            if term.update(term.state, time.monotonic()):
                 self.announce()
             await asyncio.sleep(LEARN_SECONDS)
 

@@ -5,12 +5,16 @@ meanwhile, so the shadow fetches from the leader's end, as a follower, until the
 election of the preferred leader, which is the first replica, makes it leader. It waits until all real
 in-sync replicas end alike: the shadow stores nothing, so what one of them lacks it may have to get from
 the source, which may have deleted it.
+
+`follow` is for a leader that accepts records meanwhile. An in-sync shadow holds up the leader's high
+watermark, and stores nothing; so it never claims more than every real in-sync replica has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.kafka.admin import reassignments
@@ -31,8 +35,40 @@ if TYPE_CHECKING:
 
 IN_SYNC_SECONDS_MAX: Final = 120.0
 POLL_SECONDS: Final = 0.2
-FETCH_WAIT_MS: Final = 100
+FOLLOW_WAIT_MS: Final = 20  # producers wait for the next fetch
+FOLLOW_POLL_SECONDS: Final = 0.05
 FETCH_BYTES_MAX: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Followed:
+    """How a shadow follows one partition."""
+
+    needed: int  # real in-sync replicas; with fewer, the shadow claims nothing more
+    claimed: int = 0  # the leader may have acknowledged what is below
+
+
+async def follow(
+    shadow: ShadowBroker, brokers: Client, topic: str, partition: PartitionId, followed: Followed
+) -> None:
+    """Fetch, as far as every real in-sync replica has the log, until the shadow leads."""
+    place = TopicPartition(topic, partition.partition)
+    while (state := shadow.image.partitions.get(partition)) is None or state.leader != shadow.id:
+        try:
+            if state is None or state.leader < 0 or shadow.id not in state.replicas:
+                await asyncio.sleep(FOLLOW_POLL_SECONDS)
+                continue
+            ends = await asyncio.gather(*(shadow.end_on(replica, *place) for replica in _real(state.isr)))
+            known = [end for end in ends if end is not None]
+            if len(known) < max(len(ends), followed.needed) or min(known) < followed.claimed:
+                await asyncio.sleep(FOLLOW_POLL_SECONDS)
+                continue
+            if shadow.image.partitions.get(partition) != state:
+                continue  # nothing is claimed once the shadow is elected: its log may end there
+            followed.claimed = min(known)  # before the request: the leader may apply one without a response
+            await _fetch_from(shadow, brokers, partition, state, followed.claimed, wait_ms=FOLLOW_WAIT_MS)
+        except PenstockError:
+            await asyncio.sleep(FOLLOW_POLL_SECONDS)  # the leader has changed, or a replica is away
 
 
 async def regain(shadow: ShadowBroker, brokers: Client, topic: str, partition: PartitionId) -> None:
@@ -116,20 +152,31 @@ async def _fetch_at_end(
     shadow: ShadowBroker, brokers: Client, topic: str, partition: PartitionId, state: PartitionState
 ) -> None:
     end = await shadow.end_on(state.leader, topic, partition.partition)
-    if end is None:
-        return
+    if end is not None:
+        await _fetch_from(shadow, brokers, partition, state, end, wait_ms=0)
+
+
+async def _fetch_from(
+    shadow: ShadowBroker,
+    brokers: Client,
+    partition: PartitionId,
+    state: PartitionState,
+    offset: int,
+    *,
+    wait_ms: int,
+) -> None:
     requested = {
         "Partition": partition.partition,
         "CurrentLeaderEpoch": state.leader_epoch,
-        "FetchOffset": end,
+        "FetchOffset": offset,
         "LastFetchedEpoch": -1,
-        "LogStartOffset": 0,
+        "LogStartOffset": offset,  # so that DeleteRecords waits for real replicas only
         "PartitionMaxBytes": FETCH_BYTES_MAX,
     }
     body: dict[str, Any] = {
         "ReplicaState": {"ReplicaId": shadow.id, "ReplicaEpoch": shadow.session.broker_epoch},
-        "MaxWaitMs": FETCH_WAIT_MS,
-        "MinBytes": 0,
+        "MaxWaitMs": wait_ms,
+        "MinBytes": 1,
         "MaxBytes": FETCH_BYTES_MAX,
         "Topics": [{"TopicId": partition.topic_id, "Partitions": [requested]}],
     }

@@ -43,6 +43,7 @@ class Leadership:
         self.high_watermark = high_watermark
         self.established = established
         self._admitting: frozenset[int] = frozenset()
+        self._added_at: dict[int, float] = {}  # replicas that were added in this term
 
     @property
     def in_sync(self) -> tuple[int, ...]:
@@ -63,8 +64,22 @@ class Leadership:
         """A follower's end from its own log, before it has fetched from us."""
         self.followers.setdefault(replica, Follower(end, now, now))
 
-    def fetched(self, replica: int, offset: int, log_end: int, now: float, *, broker_epoch: int = -1) -> bool:
-        """A follower has everything below `offset`; true if that raised the high watermark."""
+    def fetched(
+        self,
+        replica: int,
+        offset: int,
+        log_end: int,
+        now: float,
+        *,
+        broker_epoch: int = -1,
+        received_at: float | None = None,
+    ) -> bool:
+        """A follower has everything below `offset`; true if that raised the high watermark.
+
+        A request that was received before the replica was added is about an earlier log of it."""
+        received = now if received_at is None else received_at
+        if replica not in self.state.replicas or received < self._added_at.get(replica, received):
+            return False
         follower = self.followers.get(replica)
         if follower is None:
             follower = self.followers[replica] = Follower(offset, now, now)
@@ -75,9 +90,15 @@ class Leadership:
             follower.caught_up_at = now
         return self._raise_watermark()
 
-    def update(self, state: PartitionState) -> bool:
-        """New in-sync replicas of the same term; true if that raised the high watermark."""
+    def update(self, state: PartitionState, now: float) -> bool:
+        """New replicas or in-sync replicas of the same term; true if that raised the high watermark.
+
+        A replica that is removed and added again has another log: what the first one had does not count."""
         assert state.leader_epoch == self.state.leader_epoch
+        for replica in set(self.followers) - set(state.replicas):
+            del self.followers[replica]
+        for replica in set(state.replicas) - set(self.state.replicas):
+            self._added_at[replica] = now
         if state.partition_epoch != self.state.partition_epoch:
             self._admitting = frozenset()
         self.state = state

@@ -16,6 +16,7 @@ from penstock.model.errors.shadow import PartitionNotLed
 from penstock.shadow.epoch_history import NO_EPOCHS, EpochHistory
 from penstock.shadow.leadership import Leadership
 from penstock.shadow.responses import LeaderView, Truncation
+from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -90,6 +91,7 @@ class LedPartition:
     sent_watermarks: dict[int, int] = field(default_factory=dict)  # replica → the last one sent to it
     guarded: int = 0  # responses withheld
     known_watermark: int | None = None  # of an earlier term
+    produce_error: Code = Code.POLICY_VIOLATION  # to producers
 
     def __post_init__(self) -> None:
         self.window = BatchWindow(self.end)

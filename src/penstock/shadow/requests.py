@@ -1,7 +1,7 @@
 """Requests of followers and clients, answered.
 
 Followers get records and offsets through `responses`. Consumers are sent to a real follower (KIP-392).
-Produce is rejected with POLICY_VIOLATION. Any other request goes to a real broker.
+Produce is rejected, with POLICY_VIOLATION for a mirror. Any other request goes to a real broker.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ log = structlog.get_logger()
 class Fetcher(NamedTuple):
     replica: int
     broker_epoch: int
+    received_at: float  # monotonic
     older_until: float  # monotonic; then other partitions of the request wait no longer
 
 
@@ -95,10 +96,14 @@ class Requests:
         replica = state.get("ReplicaId", -1) if request.version >= REPLICA_STATE_FIRST else body["ReplicaId"]
         if replica < 0:
             return self._redirect(request)
-        deadline = time.monotonic() + min(body["MaxWaitMs"], WAIT_MS_MAX) / 1000
+        received_at = time.monotonic()
+        deadline = received_at + min(body["MaxWaitMs"], WAIT_MS_MAX) / 1000
         while True:
             changed = self._host.changed()
-            topics, due = await self._fetch_once(body, replica, state.get("ReplicaEpoch", -1))
+            fetcher = Fetcher(
+                replica, state.get("ReplicaEpoch", -1), received_at, time.monotonic() + OLDER_SECONDS_MAX
+            )
+            topics, due = await self._fetch_once(body, fetcher)
             left = deadline - time.monotonic()
             if due or left <= 0:
                 return {"ErrorCode": Code.NONE, "SessionId": 0, "Responses": topics}
@@ -109,10 +114,9 @@ class Requests:
                 continue
 
     async def _fetch_once(
-        self, body: Mapping[str, Any], replica: int, broker_epoch: int
+        self, body: Mapping[str, Any], fetcher: Fetcher
     ) -> tuple[list[dict[str, Any]], bool]:
         """One pass over the partitions, and whether the response is due now."""
-        fetcher = Fetcher(replica, broker_epoch, time.monotonic() + OLDER_SECONDS_MAX)
         bytes_left = body["MaxBytes"]
         due = False
         topics = []
@@ -168,7 +172,10 @@ class Requests:
         term = partition.leadership
         assert term is not None
         replica, now = fetcher.replica, time.monotonic()
-        if term.fetched(replica, decision.offset, partition.end, now, broker_epoch=fetcher.broker_epoch):
+        if term.fetched(
+            replica, decision.offset, partition.end, now,
+            broker_epoch=fetcher.broker_epoch, received_at=fetcher.received_at,
+        ):  # fmt: skip
             partition.drop_acknowledged()
             self._host.announce()
         records: list[bytes | memoryview] = []
@@ -262,17 +269,26 @@ class Requests:
     def _produce(self, request: Request) -> dict[str, Any] | None:
         if request.body["Acks"] == 0:
             return None  # no response carries the error, so the connection closes
-        rejected = {"ErrorCode": Code.POLICY_VIOLATION, "BaseOffset": -1, "ErrorMessage": READ_ONLY}
         return {
             "Responses": [
                 {
                     "Name": topic.get("Name", ""),
                     "TopicId": topic.get("TopicId"),
-                    "PartitionResponses": [{"Index": p["Index"], **rejected} for p in topic["PartitionData"]],
+                    "PartitionResponses": [
+                        {"Index": p["Index"], "BaseOffset": -1} | self._produce_error(topic, p["Index"])
+                        for p in topic["PartitionData"]
+                    ],
                 }
                 for topic in request.body["TopicData"]
             ]
         }
+
+    def _produce_error(self, topic: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Mirrors are read-only. Otherwise the producer waits for a real leader, and sends again."""
+        topic_id = topic.get("TopicId") or self._host.image.topics.get(topic.get("Name", ""))
+        partition = self._host.led(PartitionId(topic_id, index)) if topic_id is not None else None
+        code = Code.NOT_LEADER_OR_FOLLOWER if partition is None else partition.produce_error
+        return {"ErrorCode": code, "ErrorMessage": READ_ONLY if code == Code.POLICY_VIOLATION else None}
 
     async def _api_versions(self) -> dict[str, Any]:
         """What is served here, and what a real broker responds to."""

@@ -106,3 +106,22 @@ class BackupNotConfigured(NotFoundError):
     code = "PEN-9130"
     text = "no backup of physical cluster {cluster} is configured"
     hint = "Add `backup` to the cluster in the fleet file, or in the settings of the control plane."
+
+
+class BackupDiffers(UpstreamError):
+    code = "PEN-9120"
+    text = "the backup of {log} does not fit its log: {reason}"
+    hint = "Nothing is restored in place from it. Restore it under another name with `--as`."
+
+
+class RestoreYielded(UpstreamError):
+    code = "PEN-9121"
+    retriable = True
+    text = "restore {restore!r} of {partition} gave up: {reason}"
+    hint = "The partition is as it was before. Try again later, or allow longer with `--pause`."
+
+
+class InPlaceUnproven(UpstreamError):
+    code = "PEN-9122"
+    text = "{count} replicas differ from the backup or from others after restore {restore!r}: {places}"
+    hint = "The topic is open, and the restore has ended. Replace the named replicas, then check the backup."

@@ -19,6 +19,7 @@ from penstock.balance.plan_document import (
 from penstock.control.acls import account_acls
 from penstock.control.audit_log import AuditPage, AuditQuery
 from penstock.control.balancing import Balancing
+from penstock.control.controller_changes import ControllerChanges
 from penstock.control.decisions import Decision, DecisionContext, decided_before
 from penstock.control.gateway_calls import GatewayCalls
 from penstock.control.gateway_directory import GatewayDirectory
@@ -162,6 +163,10 @@ class InMemoryPlane:
         if self.role is not Role.ACTIVE:
             raise NotActive(url=self.active_url)
         return self.plans
+
+    @property
+    def controllers(self) -> ControllerChanges:
+        return ControllerChanges(self, Clusters(()), None)
 
     @property
     def roll_planner(self) -> RollPlanner:

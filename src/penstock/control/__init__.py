@@ -18,6 +18,9 @@ Modules:
   capacity_units      capacity units: sizes, needs and quotas
   checker             compares the declared state with Kafka
   cluster_placement   which physical cluster and cell a new logical cluster gets
+  controller_changes  lists and changes the controllers of physical clusters on request
+  controller_steps    the steps that change the controllers of a local cluster
+  controllers         what changing the controllers of a cluster changes in the registry
   decisions           what each request changes in the registry
   desired_state       a tenant's desired access in Kafka and its record for gateways
   effects             the effects of operation steps outside the registry

@@ -33,6 +33,7 @@ from penstock.control.checker import (
     undeclared_acls,
 )
 from penstock.control.cluster_placement import load_key
+from penstock.control.controller_changes import ControllerChanges
 from penstock.control.decisions import Decision, DecisionContext, decided_before
 from penstock.control.gateway_calls import GatewayCalls
 from penstock.control.gateway_directory import GatewayDirectory
@@ -163,6 +164,7 @@ class ControlPlane:
         )
         self.resizer = Resizer(self, provisioner)
         self._roll_support = RollSupport(layout, self._loads_of)
+        self.controllers = ControllerChanges(self, clusters, layout)
         self.roll_planner = RollPlanner(lambda: self.registry, clusters, self._roll_support)
         self.balancing = Balancing(
             self, health_of_clusters(clusters), is_active=lambda: self._term is not None

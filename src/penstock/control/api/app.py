@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.control.audit_log import AuditPage, AuditQuery
     from penstock.control.balancing import Balancing
     from penstock.control.checker import Difference
+    from penstock.control.controller_changes import ControllerChanges
     from penstock.control.gateway_calls import GatewayCalls
     from penstock.control.gateway_directory import GatewayDirectory
     from penstock.control.health_service import HealthService
@@ -125,6 +126,8 @@ class Plane(Protocol):
     def sizing(self) -> Sizing: ...
     @property
     def resizer(self) -> Resizer: ...
+    @property
+    def controllers(self) -> ControllerChanges: ...
     @property
     def roll_planner(self) -> RollPlanner: ...
     async def observe_topics(self, cluster: str, names: Collection[str]) -> Observation: ...
@@ -386,6 +389,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     """The app; without a plane it can only describe itself."""
     from penstock.control.api import (
         broker_routes,
+        controller_routes,
         gateway_routes,
         health_routes,
         load_routes,
@@ -421,6 +425,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     app.include_router(sizing_routes.router, responses=_documented())
     app.include_router(resize_routes.router, responses=_documented())
     app.include_router(roll_routes.router, responses=_documented())
+    app.include_router(controller_routes.router, responses=_documented())
     app.add_api_route("/metrics", _metrics, include_in_schema=False)
     app.add_api_route("/healthz", _healthy, include_in_schema=False)
     app.add_exception_handler(PenstockError, _penstock_error)

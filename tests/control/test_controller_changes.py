@@ -147,6 +147,15 @@ async def test_removed_controllers_leave_the_quorum_before_they_stop(make: Calla
     assert controllers_in(harness.layout) == {"c1002": "b"}
 
 
+async def test_a_removed_controller_is_not_listed_while_kafka_still_lists_it(
+    make: Callable[..., Harness],
+) -> None:
+    harness = make()
+    harness.kafka.observers = {1004: UUID(int=4)}
+
+    assert [row.id for row in await harness.changes.rows(PHYSICAL)] == [1001, 1002, 1003]
+
+
 async def test_a_replaced_controller_joins_with_its_new_disk_only(make: Callable[..., Harness]) -> None:
     harness = make()
     harness.kafka.behind = {1002}
@@ -216,6 +225,7 @@ async def test_combined_nodes_keep_their_number(tmp_path: Path, make: Callable[.
     harness.layout = fleet_of(tmp_path / "combined", combined=True, brokers=1, zones=["a"])
     with pytest.raises(ControllersCombined):
         await harness.changes.add(PHYSICAL, 2, actor="test")
+    assert 1 in {row.id for row in await harness.changes.rows(PHYSICAL)}
 
 
 async def test_a_repeated_request_starts_one_change(make: Callable[..., Harness]) -> None:

@@ -157,17 +157,23 @@ class ControllerChanges:
         local = local_controllers(self._layout, physical)
         if local is None:
             raise ControllersElsewhere(cluster=physical.name)
-        local.declared()
+        local.require_separate()
         return local, described
 
 
 def controller_rows(
     described: Quorum, brokers: Collection[int], local: LocalControllers | None
 ) -> list[ControllerRow]:
-    """Of voters, observers that are no brokers, and local controllers that the quorum does not show."""
+    """Of voters, observers that are no brokers, and local controllers that the quorum does not show.
+
+    Kafka lists observers for minutes after they have gone, so those of a local cluster must be declared."""
     declared = {} if local is None else local.declared()
     voters = {replica.id: replica for replica in described.voters}
-    observers = {replica.id: replica for replica in described.observers if replica.id not in brokers}
+    observers = {
+        replica.id: replica
+        for replica in described.observers
+        if replica.id not in brokers and (local is None or replica.id in declared)
+    }
     end = max((replica.end_offset for replica in described.voters), default=0)
     rows = []
     for node in sorted({*voters, *observers, *declared}):

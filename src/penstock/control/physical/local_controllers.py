@@ -41,10 +41,8 @@ class LocalControllers:
         self._layout, self._name = layout, name
 
     def declared(self) -> dict[int, LocalController]:
-        """Those of the fleet file. Raises if they are brokers as well."""
+        """Those of the fleet file."""
         nodes = [node for node in local_cluster(self._layout, self._name).nodes if node.spec.is_controller]
-        if any(node.spec.role is Role.COMBINED for node in nodes):
-            raise ControllersCombined(cluster=self._name)
         return {
             node.spec.id: LocalController(
                 node.spec.id,
@@ -55,6 +53,12 @@ class LocalControllers:
             )
             for node in nodes
         }
+
+    def require_separate(self) -> None:
+        """Raises if brokers are the controllers as well."""
+        nodes = local_cluster(self._layout, self._name).nodes
+        if any(node.spec.role is Role.COMBINED for node in nodes):
+            raise ControllersCombined(cluster=self._name)
 
     def zones(self) -> tuple[Zone, ...]:
         return local_cluster(self._layout, self._name).cluster.spec.zones

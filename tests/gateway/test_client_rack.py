@@ -1,4 +1,4 @@
-"""Consumers with `client.rack` read from the replica in their zone, through the gateway, and are counted there."""
+"""Consumers with `client.rack` read from the replica in their zone, through the gateway."""
 
 from __future__ import annotations
 

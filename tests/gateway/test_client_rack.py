@@ -26,6 +26,16 @@ NEAR = "c"  # the zone of all clients
 SETTINGS = {"client_zones": ((ipaddress.ip_network("127.0.0.0/8"), NEAR),)}
 
 
+def write_all(access: Access) -> None:
+    admin = AdminClient(access.client_config())
+    (created,) = admin.create_topics([NewTopic("t", PARTITIONS)]).values()
+    created.result(30)
+    producer = Producer(access.client_config(acks="all"))
+    for number in range(RECORDS):
+        producer.produce("t", VALUE, partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
 def read_all(access: Access, topic: str, **more: object) -> None:
     consumer = Consumer(access.client_config(group_id="readers", enable_auto_commit="false", **more))
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
@@ -51,12 +61,7 @@ def test_a_consumer_in_a_zone_reads_no_bytes_from_other_zones(
         zones = usage[access.tenant.id].zones.items()
         return sum(each.bytes_out for (broker, client), each in zones if client and client != broker)
 
-    (created,) = AdminClient(access.client_config()).create_topics([NewTopic("t", PARTITIONS)]).values()
-    created.result(30)
-    producer = Producer(access.client_config(acks="all"))
-    for number in range(RECORDS):
-        producer.produce("t", VALUE, partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    write_all(access)
     before = crossed()
     read_all(access, "t")
     without = crossed() - before
@@ -71,12 +76,7 @@ def test_a_consumer_in_a_zone_reads_no_bytes_from_other_zones(
 def test_the_rack_of_a_fetch_names_the_clients_zone(make_gateway: Callable[..., RunningGateway]) -> None:
     running = make_gateway(new_access())
     (access,) = running.accesses
-    (created,) = AdminClient(access.client_config()).create_topics([NewTopic("t", PARTITIONS)]).values()
-    created.result(30)
-    producer = Producer(access.client_config())
-    for number in range(RECORDS):
-        producer.produce("t", VALUE, partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    write_all(access)
 
     read_all(access, "t", client_rack=NEAR)
 

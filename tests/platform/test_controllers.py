@@ -38,9 +38,18 @@ def run(platform: Platform, heading: str) -> None:
         assert ran.code == 0, (words, ran.out, ran.err)
 
 
-def controllers(platform: Platform) -> dict[int, str]:
+def roles(platform: Platform) -> dict[int, str]:
     rows: list[dict[str, Any]] = platform.penstock("fleet", "controllers", "list", "-o", "json").data
-    return {row["id"]: "voter" if row["role"] == "active" else row["role"] for row in rows}
+    return {row["id"]: row["role"] for row in rows}
+
+
+def controllers(platform: Platform) -> dict[int, str]:
+    return {node: "voter" if role == "active" else role for node, role in roles(platform).items()}
+
+
+def active(platform: Platform) -> int:
+    (one,) = [node for node, role in roles(platform).items() if role == "active"]
+    return one
 
 
 def brokers(platform: Platform) -> dict[str, Any]:
@@ -57,10 +66,14 @@ def test_one_three_and_one_controllers_with_a_lost_disk_between_and_clients_noti
         assert controllers(platform) == {1001: "voter", 1002: "voter", 1003: "voter"}
         before = brokers(platform)
 
+        failed = active(platform)
+        platform.kill(f"c{failed}")
+        wait_for(lambda: active(platform) != failed, what="another active controller")
+        platform.wait_ready()
+
         lost = platform.fleet.node("c1002").layout
         platform.kill("c1002")
         shutil.rmtree(lost.data, ignore_errors=True)
-        wait_for(lambda: controllers(platform)[1002] == "voter", what="the list of controllers")
         run(platform, "Replace a controller")
         assert controllers(platform) == {1001: "voter", 1002: "voter", 1003: "voter"}
 

@@ -45,6 +45,7 @@ def test_size_and_cost_are_shown(
     assert "It would change with" in advised.out
     assert "cross_zone_replication" in cost.out
     assert here("fleet", "cost", "--by", "tenant", "-o", "json").data[0]["currency"] == "USD"
+    assert "total between zones" in here("fleet", "cost", "--by", "zone").out
     assert "memory-4" in here("fleet", "profiles", "list").out
     assert "32 GiB" not in here("fleet", "profiles", "show", "memory-4").err
     assert checked.code == Exit.FAILED

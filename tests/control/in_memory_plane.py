@@ -21,6 +21,7 @@ from penstock.control.acls import account_acls
 from penstock.control.audit_log import AuditPage, AuditQuery
 from penstock.control.backups import Backups
 from penstock.control.balancing import Balancing
+from penstock.control.controller_changes import ControllerChanges
 from penstock.control.decisions import Decision, DecisionContext, decided_before
 from penstock.control.findings import all_findings
 from penstock.control.gateway_calls import GatewayCalls
@@ -192,6 +193,10 @@ class InMemoryPlane:
         if self.role is not Role.ACTIVE:
             raise NotActive(url=self.active_url)
         return self.plans
+
+    @property
+    def controllers(self) -> ControllerChanges:
+        return ControllerChanges(self, Clusters(()), None)
 
     @property
     def roll_planner(self) -> RollPlanner:

@@ -12,13 +12,15 @@ from penstock.balance.cost import EXAMPLE
 from penstock.control.load_hours import hour_now
 from penstock.control.sizing import SizingFiles
 from penstock.model.entities import ConditionKind, OperatorRole, PhysicalCluster
-from penstock.model.events import LoadHour
+from penstock.model.events import LoadHour, QuotaShares
 from penstock.model.ids import PhysicalClusterId
 from tests.balance.test_profiles import DOCUMENT
 from tests.control.in_memory_plane import Api, InMemoryPlane, code
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.model.ids import LogicalClusterId
 
 CLUSTER = PhysicalClusterId("pkc-000000")
 PATH = f"/physical-clusters/{CLUSTER}"
@@ -83,6 +85,39 @@ def test_the_cost_is_shown_by_driver(api: Api, files: Path) -> None:
     assert (shown["currency"], shown["price_date"]) == ("USD", "2026-10-01")
     assert shown["total"] == pytest.approx(sum(shown["drivers"].values()))
     assert shown["savings"]["single_zone"] == pytest.approx(shown["drivers"]["cross_zone_replication"])
+
+
+def crossing(plane: InMemoryPlane, tenant: LogicalClusterId, used: dict[str, float]) -> None:
+    """What the tenant's gateway counted, per second."""
+    plane.shares[tenant] = QuotaShares(
+        tenant=tenant, epoch=1, sequence=1, time_ms=1, valid_ms=1, quota={}, shares={}, used={"g": used}
+    )
+
+
+def test_bytes_between_zones_are_paid_by_the_tenants_that_moved_them(api: Api, files: Path) -> None:
+    busy(api.plane, 0.1)
+    api("PUT", f"{PATH}/sizing", {"hardware": "memory-4"})
+    near, far = (api.plane.memory.cluster(name).tenant for name in ("near", "far"))
+    crossing(api.plane, near, {"ingress_bytes": 1e6})
+    pairs = {"cross_zone_egress_bytes/b/a": 2e6, "cross_zone_ingress_bytes/b/a": 1e6}
+    crossing(api.plane, far, {"ingress_bytes": 1e6, **pairs})
+
+    shown = api("GET", f"{PATH}/cost").json()
+
+    assert shown["drivers"]["cross_zone_clients"] > 0
+    assert shown["tenants"][far]["cross_zone_clients"] == pytest.approx(
+        shown["drivers"]["cross_zone_clients"]
+    )
+    assert shown["tenants"][near]["cross_zone_clients"] == 0
+    (pair,) = shown["zones"]
+    assert (pair["broker_zone"], pair["client_zone"], pair["bytes_in"], pair["bytes_out"]) == (
+        "b",
+        "a",
+        1e6,
+        2e6,
+    )
+    assert pair["month"] == pytest.approx(shown["drivers"]["cross_zone_clients"])
+    assert shown["savings"]["follower_fetching"] == pytest.approx(pair["month"] * 2 / 3)
 
 
 def test_a_cost_without_prices_names_the_file(api: Api) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -16,7 +17,13 @@ import pytest
 
 from penstock.fleet import node as module
 from penstock.fleet.spec import Listener
-from penstock.model.errors.fleet import DataInUse, DataOfAnotherCluster, DirectoryNotWritable, FormatFailed
+from penstock.model.errors.fleet import (
+    DataInUse,
+    DataOfAnotherCluster,
+    DirectoryNotWritable,
+    FormatFailed,
+    MetadataLost,
+)
 from penstock.process_identity import identify
 from tests.harness.fleet import wait_for, wait_gone
 from tests.harness.java import fake_fleet
@@ -278,3 +285,42 @@ async def test_files_of_a_killed_formatter_are_removed_with_their_passwords(node
     await node.start()
 
     assert not leftover.exists()
+
+
+def format_arguments(node: Node) -> str:
+    return (node.layout.data / "arguments").read_text()
+
+
+async def test_the_first_controllers_are_formatted_as_each_others_voters(tmp_path: Path) -> None:
+    fleet = fake_fleet(tmp_path, {"brokers": 1, "controllers": 3})
+    await fleet.prepare()
+
+    assert "--initial-controllers 1001@" in format_arguments(fleet.node("c1002"))
+
+
+async def test_a_controller_whose_disk_was_lost_joins_as_an_observer(tmp_path: Path) -> None:
+    """As the voter it was, with an empty log, it could elect a leader that lacks committed records."""
+    fleet = fake_fleet(tmp_path, {"brokers": 1, "controllers": 3})
+    await fleet.prepare()
+    lost, other = fleet.node("c1002"), fleet.node("c1001")
+    await other.start()
+    shutil.rmtree(lost.layout.root)
+
+    await fleet.prepare([lost])
+
+    assert "--no-initial-controllers" in format_arguments(lost)
+    await other.stop()
+
+
+async def test_an_empty_disk_of_the_only_controller_is_an_error(tmp_path: Path) -> None:
+    fleet = fake_fleet(tmp_path, {"brokers": 1})
+    await fleet.prepare()
+    controller, broker = fleet.node("c1001"), fleet.node("b1")
+    await broker.start()
+    shutil.rmtree(controller.layout.data)
+
+    with pytest.raises(MetadataLost, match="c1001 was the only controller of home"):
+        await fleet.prepare([controller])
+
+    assert not controller.layout.data.exists()
+    await broker.stop()

@@ -11,10 +11,20 @@ import pytest
 from penstock.fleet.cluster_record import load_or_create_cluster
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document, save_fleet_document
-from penstock.fleet.resize import add_brokers, check_growth, forget_brokers, resized_document, stop_brokers
+from penstock.fleet.resize import (
+    add_brokers,
+    add_controllers,
+    check_growth,
+    forget_brokers,
+    forget_controllers,
+    resized_document,
+    stop_brokers,
+    stop_controllers,
+)
+from penstock.fleet.spec import Role
 from penstock.fleet.spec_file import parse_fleet
 from penstock.model.errors.balance import BrokerStillRunning, GrowthImpossible
-from penstock.model.errors.fleet import ClusterUnknown, NotRunning
+from penstock.model.errors.fleet import ClusterUnknown, FleetChanged, NotRunning
 from penstock.model.ids import BrokerId, Zone
 from penstock.process_identity import this_process, write_identity
 
@@ -138,3 +148,72 @@ def test_an_unknown_cluster_and_a_home_without_a_fleet_are_errors(tmp_path: Path
         add_brokers(fleet_of(tmp_path / "one"), "other", NEW)
     with pytest.raises(NotRunning):
         check_growth(Layout(tmp_path / "none"), "home")
+
+
+def controllers_in(layout: Layout) -> dict[str, str]:
+    return {n.name: n.spec.zone for n in load_fleet(layout).nodes if n.spec.role is Role.CONTROLLER}
+
+
+def starts(layout: Layout) -> None:
+    (spec,) = parse_fleet(load_fleet_document(layout) or {})
+    load_or_create_cluster(spec, layout, secrets.SystemRandom(), running=False)
+
+
+def format_all(layout: Layout) -> None:
+    for node in load_fleet(layout).nodes:
+        node.layout.data.mkdir(parents=True, exist_ok=True)
+        node.layout.meta.write_text("formatted")
+
+
+def test_controllers_come_and_go_and_the_fleet_can_start_after_each_step(tmp_path: Path) -> None:
+    layout, new = fleet_of(tmp_path), {1002: Zone("b"), 1003: Zone("c")}
+    before = load_fleet(layout).clusters[0].cluster
+    format_all(layout)
+
+    add_controllers(layout, "home", new)
+    add_controllers(layout, "home", new)
+    starts(layout)
+    assert controllers_in(layout) == {"c1001": "a", "c1002": "b", "c1003": "c"}
+    format_all(layout)
+    asyncio.run(stop_controllers(layout, "home", [1002, 1003]))
+    starts(layout)
+    forget_controllers(layout, "home", [1002, 1003])
+    starts(layout)
+
+    assert load_fleet(layout).clusters[0].cluster == before
+    assert not layout.node("home", "c1002").root.exists()
+    assert load_fleet_document(layout) == {"clusters": [{"port": 0, "controllers": 1}]}
+
+
+def test_a_replaced_controller_keeps_its_id_and_zone_and_gets_another_disk(tmp_path: Path) -> None:
+    layout = fleet_of(tmp_path, controllers=3)
+    format_all(layout)
+    before = load_fleet(layout).clusters[0].cluster.directory_ids
+
+    asyncio.run(stop_controllers(layout, "home", [1002]))
+    forget_controllers(layout, "home", [1002])
+    add_controllers(layout, "home", {1002: Zone("b")})
+
+    assert controllers_in(layout) == {"c1001": "a", "c1002": "b", "c1003": "c"}
+    assert not layout.node("home", "c1002").root.exists()
+    after = load_fleet(layout).clusters[0].cluster.directory_ids
+    assert after == {**before, 1002: ""}
+
+
+def test_controllers_that_no_command_added_are_refused(tmp_path: Path) -> None:
+    layout = fleet_of(tmp_path)
+    format_all(layout)
+    (spec,) = parse_fleet({"clusters": [{"port": 0, "controllers": 3}]})
+
+    with pytest.raises(FleetChanged):
+        load_or_create_cluster(spec, layout, secrets.SystemRandom(), running=False)
+
+
+def test_a_node_is_stopped_once_its_supervisor_watches_it_no_more(tmp_path: Path) -> None:
+    layout = fleet_of(tmp_path, controllers=3)
+    write_identity(layout.supervisor_record, this_process(), nodes={"home/c1002": {}})
+
+    with pytest.raises(BrokerStillRunning, match="c1002"):
+        asyncio.run(stop_controllers(layout, "home", [1002], seconds=0))
+    write_identity(layout.supervisor_record, this_process(), nodes={"home/c1001": {}})
+    asyncio.run(stop_controllers(layout, "home", [1002], seconds=0))

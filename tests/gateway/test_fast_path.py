@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -11,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.gateway.limits.metering import Source
+from penstock.gateway.process.metrics import GatewayMetrics
 from penstock.gateway.settings import Bounds
 from penstock.model.events import Dimension
+from penstock.model.ids import PhysicalClusterId
 from penstock.wire.definitions import load
 from penstock.wire.frames import Request, Response, decode_request, encode_request, encode_response
 from penstock.wire.records import Record, write
-from tests.gateway.wires import TENANT, Wire, quiet_gateway, serving_session
+from tests.gateway.wires import BROKER, TENANT, Wire, quiet_gateway, serving_session
 
 if TYPE_CHECKING:
     from penstock.gateway.process.session import Session
@@ -237,7 +241,9 @@ async def test_cached_requests_are_bounded() -> None:
     assert session.connection.requests.learn is None  # it has seen enough requests that are not repeated
 
 
-def fetch(number: int, topic_id: UUID, *, session: int = 0, epoch: int = -1, version: int = 16) -> bytes:
+def fetch(
+    number: int, topic_id: UUID, *, session: int = 0, epoch: int = -1, version: int = 16, rack: str = ""
+) -> bytes:
     partition = {"Partition": 0, "FetchOffset": number, "PartitionMaxBytes": 9}
     body = {
         "MaxWaitMs": 1,
@@ -245,6 +251,7 @@ def fetch(number: int, topic_id: UUID, *, session: int = 0, epoch: int = -1, ver
         "SessionId": session,
         "SessionEpoch": epoch,
         "Topics": [{"TopicId": topic_id, "Partitions": [partition]}],
+        "RackId": rack,
     }
     return encode_request(Request("Fetch", version, number, "client", body))
 
@@ -358,3 +365,57 @@ async def test_a_response_that_arrives_in_two_pieces_is_charged_once(cut: int) -
 
     assert len(client.frames()) == 2
     assert before - quota.egress_left == len(second)
+
+
+def zones(session: Session) -> dict[tuple[str, str], tuple[int, int]]:
+    return {
+        pair: (each.bytes_in, each.bytes_out)
+        for pair, each in session.connection.usage.zones.items()
+        if each.bytes_in or each.bytes_out
+    }
+
+
+@pytest.mark.parametrize("version", [13, 16, 18])
+async def test_bytes_are_counted_by_the_zones_of_broker_and_client(version: int) -> None:
+    session, client, broker = new(fast_path=True)
+    here, far, logged_in = str(BROKER.zone), "far", session.connection.usage.bytes_out
+    written = produce(10, 1, [topic(10, "t", (0, batch(1, 50)))])
+    session.data_received(written)
+    responded = response(broker.frames()[0]) or b""  # with the broker's names: as brokers sent it
+    session.from_broker(responded)
+    first, later = (fetch(n, TOPICS["t"], version=version, rack=far) for n in (2, 3))
+
+    for frame in (first, later):
+        session.data_received(frame)
+        session.from_broker(fetched(broker.frames()[0], b"records"))
+
+    _, one, two = (4 + len(frame) for frame in client.frames())
+    produced = len(responded)
+    assert zones(session) == {
+        (here, ""): (len(written), produced),
+        (here, far): (len(first) + len(later), one + two),
+    }
+    usage = session.connection.usage
+    assert usage.bytes_in == len(written) + len(first) + len(later)
+    assert usage.bytes_out - logged_in == produced + one + two
+    reported = usage.report(Source(PhysicalClusterId("pkc-000001"), "g", "i"), TENANT.id, 1, 1).used
+    assert reported[f"cross_zone_egress_bytes/{here}/{far}"] == one + two
+    assert reported[f"cross_zone_ingress_bytes/{here}/{far}"] == len(first) + len(later)
+
+
+async def test_a_client_without_a_rack_is_in_the_zone_of_its_network() -> None:
+    gateway = quiet_gateway(client_zones=((ipaddress.ip_network("127.0.0.0/8"), "near"),))
+    session, _, broker = serving_session(gateway)
+    frame = produce(10, 1, [topic(10, "t", (0, batch(1, 50)))], Acks=0)
+
+    session.data_received(frame)
+
+    assert broker.frames()
+    assert zones(session) == {(str(BROKER.zone), "near"): (len(frame), 0)}
+    metrics = {
+        (sample.labels["zone"], sample.labels["client_zone"], sample.labels["way"]): sample.value
+        for family in GatewayMetrics(gateway).collect()
+        for sample in family.samples
+        if sample.name == "penstock_gateway_zone_bytes_total"
+    }
+    assert metrics[str(BROKER.zone), "other", "in"] == len(frame)  # no broker is in that zone

@@ -38,6 +38,7 @@ def format(words):
     data = pathlib.Path(properties["log.dirs"])
     data.mkdir(exist_ok=True)
     (data / "formatted").open("a").write("once\\n")
+    (data / "arguments").write_text(" ".join(words))
     identity = f"cluster.id={words[words.index('-t') + 1]}\\nnode.id={properties['node.id']}\\n"
     (data / "meta.properties").write_text(identity)
 

@@ -110,6 +110,24 @@ async def test_a_call_goes_to_the_node_that_its_route_names(cluster: FakeCluster
     assert coordinated["Groups"][0]["GroupState"] == "1"
 
 
+async def test_a_call_to_the_controller_waits_for_the_end_of_an_election(cluster: FakeCluster) -> None:
+    """An election takes longer than metadata takes to spread."""
+    left = 7
+
+    def electing(_: Request) -> dict[str, Any]:
+        nonlocal left
+        left -= 1
+        known = metadata(cluster.brokers, cluster.leaders)
+        return known | ({"ControllerId": -1} if left else {})
+
+    for broker in cluster.brokers.values():
+        broker.responses["Metadata"] = electing
+    async with Client(cluster.bootstrap) as client:
+        response = await client.call("DescribeCluster", to=CONTROLLER)
+
+    assert response["ClusterId"] == "from 1"
+
+
 async def test_all_calls_to_a_node_and_lane_share_one_connection(cluster: FakeCluster) -> None:
     async with Client(cluster.bootstrap) as client:
         await asyncio.gather(*(client.call("DescribeCluster", to=NodeWithId(2)) for _ in range(20)))

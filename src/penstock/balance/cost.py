@@ -86,6 +86,13 @@ class Traffic:
     cross_zone_ingress: float = 0.0  # from producers in another zone than the gateway's broker
     cross_zone_egress: float = 0.0  # to consumers in another zone
 
+    @property
+    def crossing(self) -> float:
+        return self.cross_zone_ingress + self.cross_zone_egress
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
 
 def read_prices(path: Path, today: date) -> Prices:
     return prices_of(Section(path.name, read_mapping(path), PRICE_KEYS), today)
@@ -162,14 +169,13 @@ def monthly_cost(
 ) -> MonthlyCost:
     machines = prices.compute(profile.name) * HOURS_PER_MONTH
     storage, throughput = _volumes(profile, prices)
-    crossing = traffic.cross_zone_ingress + traffic.cross_zone_egress
     return MonthlyCost(
         compute=machines * brokers * BROKER_SHARE,
         services=machines * (brokers * (1 - BROKER_SHARE) + additional_machines),
         volumes=storage * brokers,
         throughput=throughput * brokers,
         cross_zone_replication=transfer_month(traffic.ingress * cross_zone_copies(factor, zones), prices),
-        cross_zone_clients=transfer_month(crossing, prices) if zones > 1 else 0.0,
+        cross_zone_clients=transfer_month(traffic.crossing, prices) if zones > 1 else 0.0,
     )
 
 
@@ -196,7 +202,7 @@ def tenant_costs(cost: MonthlyCost, tenants: Mapping[str, Traffic]) -> dict[str,
     whole = {
         "traffic": sum(each.ingress + each.egress for each in tenants.values()),
         "ingress": sum(each.ingress for each in tenants.values()),
-        "crossing": sum(each.cross_zone_ingress + each.cross_zone_egress for each in tenants.values()),
+        "crossing": sum(each.crossing for each in tenants.values()),
     }
 
     def share(part: float, of: str) -> float:
@@ -205,13 +211,12 @@ def tenant_costs(cost: MonthlyCost, tenants: Mapping[str, Traffic]) -> dict[str,
     costs = {}
     for tenant, each in tenants.items():
         used = share(each.ingress + each.egress, "traffic")
-        crossing = each.cross_zone_ingress + each.cross_zone_egress
         costs[tenant] = cost.share({
             "compute": used,
             "services": used,
             "volumes": share(each.ingress, "ingress"),
             "throughput": share(each.ingress, "ingress"),
             "cross_zone_replication": share(each.ingress, "ingress"),
-            "cross_zone_clients": share(crossing, "crossing"),
+            "cross_zone_clients": share(each.crossing, "crossing"),
         })  # fmt: skip
     return costs

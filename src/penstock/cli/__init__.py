@@ -24,6 +24,7 @@ Modules:
   cluster           `cluster`: logical clusters
   config            `config`: check, print and explain settings
   control           `control`: run a control plane, check it, export
+  controllers       `fleet controllers`: the KRaft controllers of a physical cluster
   dead_letters      `consume dead-letters`: list and replay records that failed
   debug             `debug`: an archive for fault analysis
   doctor            `doctor`, `version`, `completion`: the installation

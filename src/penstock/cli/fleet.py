@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.cli.client_settings import ClientChoice, To, client_settings, hand_out
+from penstock.cli.controllers import app as controllers_app
 from penstock.cli.fleet_roll import app as roll_app
 from penstock.cli.fleet_roll import finalize, versions
 from penstock.cli.output import Format, progress, report, show, table_of
@@ -33,12 +34,16 @@ from penstock.model.errors.fleet import ClusterUnknown
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.plural import counted
 
-app = App(name="fleet", help="The Kafka clusters underneath: jars, connections, adoption, size, cost, rolls.")
+app = App(
+    name="fleet",
+    help="The Kafka clusters underneath: jars, connections, adoption, size, cost, rolls, controllers.",
+)
 for _name, _command in COMMANDS.items():
     app.command(_command, name=_name)
 app.command(profiles)
 app.command(grow)
 app.command(shrink)
+app.command(controllers_app)
 app.command(roll_app)
 app.command(versions)
 upgrade = App(name="upgrade", help="Raise the features of a cluster after its nodes run a newer version.")

@@ -48,7 +48,7 @@ def grow(
     """
     control = connected(options)
     body = {"brokers": brokers or 0, "cell": cell}
-    made = control.change("POST", f"{_path(control, physical)}/grow", body)
+    made = control.change("POST", f"{cluster_path(control, physical)}/grow", body)
     return finished(control, made["operation"], options, wait=wait, seconds=timeout)
 
 
@@ -68,7 +68,7 @@ def shrink(
     Example:  penstock fleet shrink 4 5 6
     """
     control = connected(options)
-    made = control.change("POST", f"{_path(control, physical)}/shrink", {"brokers": list(brokers)})
+    made = control.change("POST", f"{cluster_path(control, physical)}/shrink", {"brokers": list(brokers)})
     return finished(control, made["operation"], options, wait=wait, seconds=timeout)
 
 
@@ -104,7 +104,7 @@ def add_cell(
     """
     control = connected(options)
     before = {(one["physical_cluster"], one["id"]) for one in control.every("/cells")}
-    made = control.change("POST", f"{_path(control, physical)}/grow", {"new_cell": True})
+    made = control.change("POST", f"{cluster_path(control, physical)}/grow", {"new_cell": True})
     wait_for(control, made["operation"], seconds=timeout)
     new = [one for one in control.every("/cells") if (one["physical_cluster"], one["id"]) not in before]
     rows = [one | {"brokers": ",".join(map(str, one["brokers"]))} for one in new]
@@ -116,7 +116,7 @@ def _only(rows: list[dict[str, Any]]) -> Any:
     return rows[0] if len(rows) == 1 else rows
 
 
-def _path(control: ControlClient, physical: str | None) -> str:
+def cluster_path(control: ControlClient, physical: str | None) -> str:
     return f"/physical-clusters/{_shared(control, physical)}"
 
 

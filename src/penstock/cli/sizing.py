@@ -64,7 +64,9 @@ def advise(
 def cost(
     cluster: Cluster = None,
     *,
-    by: Annotated[Literal["driver", "tenant"], Parameter(help="What the cost is split by.")] = "driver",
+    by: Annotated[
+        Literal["driver", "tenant", "zone"], Parameter(help="What the cost is split by.")
+    ] = "driver",
     example: Annotated[
         bool, Parameter(help="Print an example of a price file, and nothing else.", negative="")
     ] = False,
@@ -81,9 +83,7 @@ def cost(
     rows = [control.get(f"/physical-clusters/{each}/cost") for each in _ids(control, cluster)]
     parts: list[Any] = []
     for row in rows:
-        split = row["drivers"] if by == "driver" else {t: sum(p.values()) for t, p in row["tenants"].items()}
-        lines = [{"what": name, "month": _money(value)} for name, value in split.items()]
-        lines.append({"what": "total", "month": _money(row["total"])})
+        lines = [{"what": name, "month": _money(value)} for name, value in _split(row, by).items()]
         parts.append(
             f"[bold]{row['physical_cluster']}[/], {row['currency']} at prices of {row['price_date']}"
         )
@@ -91,6 +91,20 @@ def cost(
         parts.append(f"A single zone would save {_money(row['savings']['single_zone'])} a month.")
     show(rows, options.form, Group(*parts))
     return Exit.FINE
+
+
+def _split(row: dict[str, Any], by: str) -> dict[str, float]:
+    """The cost of a cluster by what it is split by, and the total: by zone, of what crosses zones."""
+    if by == "driver":
+        return {**row["drivers"], "total": row["total"]}
+    if by == "tenant":
+        return {tenant: sum(part.values()) for tenant, part in row["tenants"].items()} | {
+            "total": row["total"]
+        }
+    pairs = {
+        f"{each['client_zone']} with brokers in {each['broker_zone']}": each["month"] for each in row["zones"]
+    }
+    return {**pairs, "total between zones": sum(pairs.values())}
 
 
 def set_(

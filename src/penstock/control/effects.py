@@ -20,7 +20,7 @@ from penstock.control.cluster_placement import brokers_of
 from penstock.control.desired_state import account_access, quota_for, tenant_access
 from penstock.control.interventions import obstacles_to
 from penstock.control.kafka_access import AccessWriter
-from penstock.control.operations import Step, next_step
+from penstock.control.operations import CONTROLLER_CHANGES, Step, next_step
 from penstock.control.registry import Change, Put, Registry
 from penstock.control.resize_steps import RESIZE_STEPS, ResizeSteps
 from penstock.control.roll_service import Waiting
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from penstock.balance.tenant_move import Progress
+    from penstock.control.controller_steps import ControllerSteps
     from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
     from penstock.control.plan_service import PlanService
     from penstock.control.roll_service import RollService
@@ -69,7 +70,8 @@ INTERVENTION_RETRY_SECONDS: Final = 5.0
 PROGRESS_SECONDS: Final = 1.0  # between two progress reports of a move
 # Steps that call the brokers. `STATE` waits for the publisher instead.
 _ON_BROKERS: Final = RESIZE_STEPS | {
-    Step.ACCESS, Step.GROUPS, Step.TOPICS, Step.COPY, Step.SETTINGS, Step.ROLL, Step.FEATURES,
+    Step.ACCESS, Step.GROUPS, Step.TOPICS, Step.COPY, Step.SETTINGS, Step.ROLL, Step.FEATURES, Step.LEAVE,
+    Step.JOIN,
 }  # fmt: skip
 _BROKER_CONDITIONS: Final = (
     ConditionKind.BROKERS_LOST, ConditionKind.BROKERS_UNUSED, ConditionKind.UNUSABLE,
@@ -99,11 +101,15 @@ class Effects:
         self.plans: PlanService | None = None  # of the leadership term
         self.resize = ResizeSteps(clusters, registry, provisioner)
         self.rolls: RollService | None = None  # likewise
+        self.controllers: ControllerSteps | None = None  # likewise
 
     async def perform(self, operation: Operation, report: ReportProgress) -> Outcome | Pending:
         step = next_step(operation)
         if step in _ON_BROKERS and (away := self._unreached(operation)) is not None:
             return away
+        if operation.action in CONTROLLER_CHANGES:
+            assert self.controllers is not None
+            return await self.controllers.perform(step, operation)
         if step in RESIZE_STEPS:
             return await self.resize.perform(step, operation)
         return await self._perform(step, operation, report)

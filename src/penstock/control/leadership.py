@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from penstock.control import operations, resizing
+from penstock.control.controller_steps import ControllerSteps
 from penstock.control.decisions import Decision
 from penstock.control.effects import Effects
 from penstock.control.interventions import obstacles_to
@@ -104,6 +105,7 @@ class LeadershipTerm:
             plans, writer, clusters, self.effects.executor, is_owner, self._may_lead, self._obstacle_to_plans
         )
         self.effects.plans = self.effects.resize.plans = self.plans
+        self.effects.controllers = ControllerSteps(clusters, registry, rolls.layout if rolls else None)
         self.rolls = self.effects.rolls = RollService(
             clusters, registry, self.propose, self.effects.executor, rolls or RollSupport()
         )
@@ -231,7 +233,8 @@ class LeadershipTerm:
         """Runs one operation to its end. Operations of one tenant never run concurrently."""
         first = self._registry().need(Operation, operation_id)
         # A growth takes long, and must not delay what concerns no tenant either.
-        alone = first.subject if first.action in resizing.ACTIONS else ""
+        long = first.action in resizing.ACTIONS or first.action in operations.CONTROLLER_CHANGES
+        alone = first.subject if long else ""
         lock = self._locks.setdefault(first.tenant or alone, asyncio.Lock())
         fault_points.reach(INTENT)
         try:

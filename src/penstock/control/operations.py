@@ -61,11 +61,19 @@ class Step(StrEnum):
     STOP = "stop"  # they have stopped
     UNREGISTER = "unregister"  # Kafka does not know them any more
     FORGET = "forget"  # nor do the fleet file, the gateways and the registry
+    LEAVE = "leave"  # controllers that leave are no voters any more
+    JOIN = "join"  # new controllers are voters
 
 
 SHRINK_STEPS: Final = (
     Step.STATE, Step.CORDON, Step.EMPTY, Step.STOP, Step.UNREGISTER, Step.FORGET, Step.STATE,
 )  # fmt: skip
+LEAVING: Final = (Step.LEAVE, Step.STOP, Step.FORGET)  # of controllers
+JOINING: Final = (Step.START, Step.JOIN)
+CONTROLLERS_ADD: Final = "fleet.controllers-add"
+CONTROLLERS_REMOVE: Final = "fleet.controllers-remove"
+CONTROLLERS_REPLACE: Final = "fleet.controllers-replace"
+CONTROLLER_CHANGES: Final = frozenset((CONTROLLERS_ADD, CONTROLLERS_REMOVE, CONTROLLERS_REPLACE))
 STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
     "cluster.create": (Step.BROKERS, Step.ACCESS, Step.SETTLE, Step.STATE),
     "cluster.update": (Step.ACCESS, Step.STATE),
@@ -90,6 +98,9 @@ STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
     "incident.change": (),
     "finding.change": (),
     "healing.set": (),
+    CONTROLLERS_ADD: JOINING,
+    CONTROLLERS_REMOVE: LEAVING,
+    CONTROLLERS_REPLACE: LEAVING + JOINING,
     "fleet.fill": (Step.FILL, Step.STATE),
     "fleet.grow": (Step.START, Step.STATE, Step.FILL, Step.STATE),
     "fleet.keep": (Step.UNCORDON, Step.STATE),
@@ -123,6 +134,12 @@ EFFECT_UNCOMMITTED: Final[Mapping[tuple[str, int], fault_points.FaultPoint]] = {
     for number, step in enumerate(steps)
     if step is not Step.SETTLE
 }
+
+
+def controller_change(registry: Registry, physical: str) -> Operation | None:
+    """The change of a physical cluster's controllers that has not ended."""
+    running = (o for o in registry.running() if o.action in CONTROLLER_CHANGES and o.subject == physical)
+    return next(running, None)
 
 
 def next_step(operation: Operation) -> Step | None:

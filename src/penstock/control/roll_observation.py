@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 MIN_ISR: Final = "min.insync.replicas"
 MIN_ISR_SECONDS: Final = 30.0  # for which a topic's minimum is remembered
 TOPICS_PER_CALL: Final = 500
-CAUGHT_UP_MS: Final = 2_000  # `controller.quorum.fetch.timeout.ms`
 STARTS_MAX: Final = 2  # processes that ended before they were ready: then the node came back wrong
 
 
@@ -74,12 +73,10 @@ class ClusterWatch:
         image = await self.image()
         described = await quorum.describe(self.client)
         members = self.nodes.members(image)
-        newest = max((voter.last_caught_up_ms for voter in described.voters), default=0)
-        caught_up = {v.id for v in described.voters if newest - v.last_caught_up_ms <= CAUGHT_UP_MS}
         seen_quorum = QuorumSeen(
             described.leader_id,
             frozenset(voter.id for voter in described.voters),
-            frozenset(caught_up | {described.leader_id}),
+            described.caught_up,
         )
         if isinstance(self.nodes, LocalNodes):
             states = [await self.nodes.restarter.state(member.id) for member in members]

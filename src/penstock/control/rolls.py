@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.control.broker_states import state_of
 from penstock.control.decisions import Decision, new_operation
 from penstock.control.interventions import open_intervention, zones_of
+from penstock.control.operations import controller_change
 from penstock.control.registry import Drop, Put
 from penstock.model.entities import (
     Actor,
@@ -27,7 +28,7 @@ from penstock.model.entities import (
     RollState,
     StatusClaim,
 )
-from penstock.model.errors.fleet import RollMissing, RollRunning, RollStateConflict
+from penstock.model.errors.fleet import ControllersChanging, RollMissing, RollRunning, RollStateConflict
 from penstock.model.ids import ID_ALPHABET, BrokerId, PhysicalClusterId
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def start_roll(registry: Registry, context: DecisionContext, request: RollReques
     registry.need(PhysicalCluster, request.cluster)
     if (other := running_roll(registry, request.cluster)) is not None:
         raise RollRunning(roll=other.id, cluster=request.cluster, state=str(other.state))
+    if (change := controller_change(registry, request.cluster)) is not None:
+        raise ControllersChanging(cluster=request.cluster, operation=change.id)
     roll_id = _new_id(registry, context)
     roll = Roll(
         id=roll_id,

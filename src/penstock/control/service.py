@@ -34,6 +34,7 @@ from penstock.control.checker import (
     undeclared_acls,
 )
 from penstock.control.cluster_placement import load_key
+from penstock.control.controller_changes import ControllerChanges
 from penstock.control.decisions import Decision, DecisionContext, decided_before
 from penstock.control.findings import Findings
 from penstock.control.gateway_calls import GatewayCalls
@@ -166,6 +167,7 @@ class ControlPlane:
         )
         self.resizer = Resizer(self, provisioner)
         self._roll_support = RollSupport(layout, self._loads_of)
+        self.controllers = ControllerChanges(self, clusters, layout)
         self.roll_planner = RollPlanner(lambda: self.registry, clusters, self._roll_support)
         self.balancing = Balancing(
             self, health_of_clusters(clusters), is_active=lambda: self._term is not None

@@ -37,7 +37,7 @@ from penstock.balance.sizing import Demand, packed, sized
 from penstock.control.decisions import Decision, new_operation
 from penstock.control.load_hours import hour_now
 from penstock.control.registry import Put
-from penstock.model.entities import Condition, ConditionKind, PhysicalCluster
+from penstock.model.entities import Condition, ConditionKind, LogicalCluster, PhysicalCluster
 from penstock.model.errors import PenstockError
 from penstock.model.errors.balance import (
     BudgetTooSmall,
@@ -49,6 +49,7 @@ from penstock.model.errors.balance import (
     SizeMaxTooSmall,
 )
 from penstock.model.events import Dimension
+from penstock.model.zone_traffic import INGRESS, ZoneDimension, zone_dimension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -144,6 +145,12 @@ class Sizing:
         physical = self._plane.registry.need(PhysicalCluster, cluster)
         prices = self.files.prices()
         traffic = traffic_of(recent(await self.history.hours(physical.id), hour_now(), WEEK_HOURS))
+        crossing = self.zones(cluster, members_of(self._plane.registry, cluster)).values()
+        traffic = replace(
+            traffic,
+            cross_zone_ingress=sum(each.cross_zone_ingress for each in crossing),
+            cross_zone_egress=sum(each.cross_zone_egress for each in crossing),
+        )
         return cost_of(physical, traffic, prices, self.files), traffic, prices
 
     def tenants(self, cluster: str, members: set[str]) -> dict[str, Traffic]:
@@ -153,6 +160,17 @@ class Sizing:
             for tenant, shares in sorted(self._plane.shares.items())
             if tenant in members
         }
+
+    def zones(self, cluster: str, members: set[str]) -> dict[tuple[str, str], Traffic]:
+        """What crosses zones now, by the zones of brokers and clients."""
+        crossing: dict[tuple[str, str], Traffic] = {}
+        for tenant, shares in self._plane.shares.items():
+            for used in shares.used.values() if tenant in members else ():
+                for name, rate in used.items():
+                    if (one := zone_dimension(name)) is not None:
+                        pair = one.broker_zone, one.client_zone
+                        crossing[pair] = crossing.get(pair, Traffic()) + crossing_of(one, rate)
+        return dict(sorted(crossing.items()))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -263,10 +281,26 @@ def traffic_of(hours: list[LoadHour]) -> Traffic:
 
 
 def traffic_used(shares: QuotaShares) -> Traffic:
-    def total(dimension: Dimension) -> float:
-        return sum(float(used.get(dimension, 0.0)) for used in shares.used.values())
+    total = Traffic()
+    for used in shares.used.values():
+        total += Traffic(
+            float(used.get(Dimension.INGRESS_BYTES, 0.0)), float(used.get(Dimension.EGRESS_BYTES, 0.0))
+        )
+        for name, rate in used.items():
+            if (one := zone_dimension(name)) is not None:
+                total += crossing_of(one, rate)
+    return total
 
-    return Traffic(total(Dimension.INGRESS_BYTES), total(Dimension.EGRESS_BYTES))
+
+def crossing_of(dimension: ZoneDimension, rate: float) -> Traffic:
+    if dimension.direction == INGRESS:
+        return Traffic(cross_zone_ingress=rate)
+    return Traffic(cross_zone_egress=rate)
+
+
+def members_of(registry: Registry, cluster: str) -> set[str]:
+    """The logical clusters on a physical one."""
+    return {str(each.id) for each in registry.all(LogicalCluster) if each.cluster == cluster}
 
 
 def cost_of(physical: PhysicalCluster, traffic: Traffic, prices: Prices, files: SizingFiles) -> MonthlyCost:

@@ -31,8 +31,9 @@ Modules:
   node_generations      what nodes run with, beside what the fleet file describes
   node_watch            the state machine that decides when a node is restarted
   passwords             the platform's Kafka users and their derived passwords
+  quorum_changes        which controllers may come and go, decided from what the quorum shows
   readiness             probe a node, and wait until nodes are ready
-  resize                add brokers to a running cluster, and take brokers away
+  resize                add nodes to a running cluster, and take nodes away
   restart_commands      restart nodes that run elsewhere: by a command, or by hand
   restarting            restart, hold and start single nodes by orders
   rights                the rights that the platform's Kafka user needs, and how to grant them

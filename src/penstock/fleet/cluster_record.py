@@ -41,7 +41,8 @@ class Cluster:
     spec: ClusterSpec
     id: PhysicalClusterId
     kafka_id: str  # the cluster.id inside Kafka
-    directory_ids: Mapping[int, str]  # of the controllers' data directories, for the initial quorum
+    # Of the initial controllers' data directories; empty for a controller that was added later.
+    directory_ids: Mapping[int, str]
 
 
 def load_cluster(spec: ClusterSpec, layout: Layout) -> Cluster | None:
@@ -90,6 +91,21 @@ def load_or_create_cluster(
     return _cluster(spec, record)
 
 
+def admit_controllers(layout: Layout, cluster: str, ids: Collection[int]) -> None:
+    """Controllers that may be declared from now on, or not any more. They join the quorum that exists."""
+    record = _need(layout, cluster)
+    record["directories"] = record["directories"] | {str(number): "" for number in ids}
+    write_atomically(layout.cluster_record(cluster), json.dumps(record, indent=1))
+
+
+def dismiss_controllers(layout: Layout, cluster: str, ids: Collection[int]) -> None:
+    """Controllers that are not declared any more, and whose disks are gone."""
+    record = _need(layout, cluster)
+    gone = {str(number) for number in ids}
+    record["directories"] = {k: v for k, v in record["directories"].items() if k not in gone}
+    write_atomically(layout.cluster_record(cluster), json.dumps(record, indent=1))
+
+
 def drop_nodes(layout: Layout, cluster: str, names: Collection[str]) -> None:
     """Removes nodes that are not declared any more: what is left on their disks counts no longer."""
     record = _read(layout, cluster)
@@ -98,6 +114,12 @@ def drop_nodes(layout: Layout, cluster: str, names: Collection[str]) -> None:
     for part in ("nodes", "ports"):
         record[part] = {name: facts for name, facts in record[part].items() if name not in names}
     write_atomically(layout.cluster_record(cluster), json.dumps(record, indent=1))
+
+
+def _need(layout: Layout, cluster: str) -> dict[str, Any]:
+    record = _read(layout, cluster)
+    assert record is not None, f"{cluster} was never started"
+    return record
 
 
 def _read(layout: Layout, name: str) -> dict[str, Any] | None:
@@ -167,10 +189,12 @@ def _declared(spec: ClusterSpec) -> dict[str, dict[str, object]]:
 
 
 def _differs(spec: ClusterSpec, record: Mapping[str, Any], existing: Mapping[str, Any]) -> bool:
-    """Brokers may be added; existing nodes and the quorum must be declared as before."""
+    """Brokers may be added, and admitted controllers; existing nodes must be declared as before."""
     declared = _declared(spec)
     same_nodes = {name: declared.get(name) for name in existing}
-    same_quorum = {str(node.id) for node in spec.controllers} == record["directories"].keys()
+    admitted = record["directories"]
+    initial = {number for number, directory in admitted.items() if directory}
+    same_quorum = initial <= {str(node.id) for node in spec.controllers} <= admitted.keys()
     return same_nodes != existing or not same_quorum
 
 

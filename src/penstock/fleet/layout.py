@@ -19,6 +19,7 @@ from penstock.model.errors.fleet import DirectoryNotWritable
 if TYPE_CHECKING:
     from pathlib import Path
 
+START_FACTS = "start.json"
 SECRET_FILE_MODE = 0o600
 SECRET_DIRECTORY_MODE = 0o700
 
@@ -38,7 +39,7 @@ class NodeLayout:
         self.console_before = self.logs / "console.log.1"
         self.lock = root / "lock"
         self.record = root / "process.json"
-        self.start_facts = root / "start.json"  # what the next process adds to its record
+        self.start_facts = root / START_FACTS  # what the next process adds to its record
         self.order = root / "order.json"  # whether it must run, and for which request
         self.keystore = root / "keystore.pem"
 

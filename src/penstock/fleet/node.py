@@ -28,11 +28,17 @@ from penstock.fleet.jars import KAFKA_VERSION, cache_directory
 from penstock.fleet.java import argument_file, command, jvm_flags, log_flags, metrics_flag
 from penstock.fleet.kafka_properties import as_text, node_properties
 from penstock.fleet.launcher import MAIN_CLASS
-from penstock.fleet.layout import SECRET_FILE_MODE, make_directory
+from penstock.fleet.layout import SECRET_FILE_MODE, START_FACTS, make_directory
 from penstock.fleet.passwords import ANCHOR_USER, NODE_USER, PLATFORM_USER, SCRAM_ITERATIONS, SCRAM_MECHANISM
 from penstock.fleet.spec import Jit, Listener, Role, TierStore
 from penstock.fleet.tier_properties import TierPlace
-from penstock.model.errors.fleet import DataInUse, DataOfAnotherCluster, DirectoryNotWritable, FormatFailed
+from penstock.model.errors.fleet import (
+    DataInUse,
+    DataOfAnotherCluster,
+    DirectoryNotWritable,
+    FormatFailed,
+    MetadataLost,
+)
 from penstock.model.fault_points import declare, reach
 from penstock.process_identity import Identity, identify, read_alive, read_identity, try_lock
 from penstock.tier.s3_jars import s3_class_path
@@ -269,16 +275,14 @@ class Node:
         arguments = [*flags, *log_flags(self.layout.logs), "-cp", runtime.jars.classpath]
         arguments += ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
         arguments += ["-t", self.cluster.kafka_id, "-c", str(self.layout.properties)]
-        if self.spec.role is Role.BROKER:
+        if self.spec.role is Role.BROKER or self._joins():
             return [*arguments, "--no-initial-controllers"]
-        controllers = self.cluster.spec.controllers
-        if len(controllers) == 1:
+        ids = self.cluster.directory_ids
+        initial = [c for c in self.cluster.spec.controllers if ids[c.id]]
+        if len(initial) == 1:
             arguments.append("--standalone")
         else:
-            voters = (
-                f"{c.id}@{c.address(Listener.CONTROLLER)}:{self.cluster.directory_ids[c.id]}"
-                for c in controllers
-            )
+            voters = (f"{c.id}@{c.address(Listener.CONTROLLER)}:{ids[c.id]}" for c in initial)
             arguments += ["--initial-controllers", ",".join(voters)]
         credentials = self.access.credentials
         passwords = {
@@ -290,6 +294,20 @@ class Node:
             user_line = f"name={user},iterations={SCRAM_ITERATIONS},password={password}"
             arguments += ["--add-scram", f"{SCRAM_MECHANISM}=[{user_line}]"]
         return arguments
+
+    def _joins(self) -> bool:
+        """Whether this controller joins a quorum that exists, as an observer until it is added (KIP-853).
+
+        One whose disk was lost must: as the voter it was, with an empty log, it could help to elect a leader
+        that lacks committed records."""
+        nodes = self.cluster.spec.nodes
+        if not self.cluster.directory_ids[self.spec.id]:
+            return True
+        if not any((self.layout.root.parent / node.name / START_FACTS).exists() for node in nodes):
+            return False
+        if len(self.cluster.spec.controllers) == 1:
+            raise MetadataLost(cluster=self.cluster.spec.name, node=self.name, directory=self.layout.data)
+        return True
 
     def _command(self) -> list[str]:
         spec, runtime = self.spec, self._runtime()

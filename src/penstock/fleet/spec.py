@@ -92,6 +92,11 @@ LISTENERS_OF: Mapping[Role, tuple[Listener, ...]] = MappingProxyType(
 )
 
 
+def node_name(role: Role, number: int) -> str:
+    """`b1` for a broker (or a combined node), `c1001` for a controller."""
+    return f"{'c' if role is Role.CONTROLLER else 'b'}{number}"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     id: int
@@ -104,8 +109,7 @@ class NodeSpec:
 
     @property
     def name(self) -> str:
-        """`b1` for a broker (or a combined node), `c1001` for a controller."""
-        return f"{'c' if self.role is Role.CONTROLLER else 'b'}{self.id}"
+        return node_name(self.role, self.id)
 
     @property
     def is_broker(self) -> bool:

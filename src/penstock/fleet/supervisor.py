@@ -26,6 +26,7 @@ from penstock.fleet.local_fleet import load_fleet, load_fleet_document
 from penstock.fleet.node_watch import NodeState, Observation, Watch, new_watch, next_watch, should_start
 from penstock.fleet.readiness import Prober, wait_until_ready
 from penstock.fleet.restarting import OrderState, drop_orders, load_document, read_order, save_document
+from penstock.fleet.spec import Role
 from penstock.fleet.spec_file import parse_fleet
 from penstock.model.errors import PenstockError
 from penstock.model.errors.fleet import AlreadyRunning, DirectoryNotWritable, NodeUnknown, StopTimedOut
@@ -253,6 +254,8 @@ class Supervisor:
             if order is not None:
                 await self._prepare(watched.node, order)
             watched.node.configure()
+            if watched.node.spec.role is Role.CONTROLLER:  # one whose disk was lost observes until replaced
+                await watched.node.format()
             await watched.node.start()
         except (OSError, PenstockError) as error:
             # The watch counts a failed start as a crash, so it is tried again.

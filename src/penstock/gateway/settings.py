@@ -151,6 +151,7 @@ class GatewaySettings:
     control: ControlPlanes | None = None  # execute what needs rights on the whole cluster
     advertised_port: int | None = None  # as `port`, if clients use another one
     proxy_protocol: NetworkRules | None = None  # load balancers that send a PROXY header
+    client_zones: tuple[tuple[Network, str], ...] = ()  # zones of clients, by network
     metrics_listen: str = LOOPBACK  # metrics need no login, so not the tenants' address
     metrics_port: int | None = None
     tenants_from: TenantsFrom = TenantsFrom.FILE
@@ -265,6 +266,7 @@ SETTINGS: Final = SettingsFile(
         Setting("tls.key", "file", "Its key; unset: in the certificate's file."),
         Setting("upstream_ca", "file", "CA of the brokers' certificates; unset: plaintext to the brokers."),
         Setting("proxy_protocol", "list of networks", "Load balancers that send a PROXY header."),
+        Setting("client_zones", "mapping", "Zones of clients by network, if they name no rack."),
         Setting("metrics_listen", "address", "Host of the management address.", LOOPBACK),
         Setting("metrics_port", "whole number", "Its port: /metrics, /livez, /readyz; 0 picks a free one."),
         Setting("tenants_from", " | ".join(TenantsFrom), "Where tenants come from.", str(TenantsFrom.FILE)),
@@ -327,6 +329,7 @@ def _parse(root: Section) -> tuple[GatewaySettings, GatewayConfig]:
         upstream_ca=root.path("upstream_ca"),
         advertised_port=root.optional_integer("advertised_port", at_least=1, at_most=PORT_MAX),
         proxy_protocol=_trusted(root),
+        client_zones=_client_zones(root),
         metrics_listen=root.text("metrics_listen", LOOPBACK),
         metrics_port=root.optional_integer("metrics_port", at_least=0, at_most=PORT_MAX),
         tenants_from=tenants_from,
@@ -415,6 +418,14 @@ def _advertised(broker: Section) -> tuple[str, int] | None:
 def _trusted(root: Section) -> NetworkRules | None:
     networks = _networks(root, "proxy_protocol")
     return NetworkRules(networks) if networks else None
+
+
+def _client_zones(root: Section) -> tuple[tuple[Network, str], ...]:
+    section = root.section("client_zones", None)
+    try:
+        return tuple((ipaddress.ip_network(name), section.text(name)) for name in section.values)
+    except ValueError as failure:
+        raise root.invalid("client_zones", f"expected networks like 10.1.0.0/16: {failure}") from failure
 
 
 def _log_sample(section: Section) -> float:

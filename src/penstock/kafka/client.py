@@ -185,6 +185,8 @@ class Client:
             return self._any_address()
         if isinstance(to, Controller):
             cluster = await self.cluster(timeout=left)
+            if cluster.controller_id < 0:  # an election is in progress
+                raise broker_error("Metadata", Code.LEADER_NOT_AVAILABLE, None, "the controller")
             return self._address_of(cluster.controller_id, cluster)
         if isinstance(to, NodeWithId):
             node_id = to.id

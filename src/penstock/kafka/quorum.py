@@ -1,7 +1,7 @@
-"""Describe the KRaft quorum, and read its metadata log.
+"""Describe the KRaft quorum, change its voters, and read its metadata log.
 
-`describe` works with brokers and controllers. `read` needs a client created with `controllers=True`
-whose user has the ClusterAction right.
+`describe`, `add_voter` and `remove_voter` work with brokers and controllers. `read` needs a client created
+with `controllers=True` whose user has the ClusterAction right.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = UUID(int=1)
 READ_BYTES_MAX: Final = 8 << 20
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
+NO_DIRECTORY: Final = UUID(int=0)
+CAUGHT_UP_MS: Final = 2_000  # `controller.quorum.fetch.timeout.ms`
+VOTER_SECONDS_MAX: Final = 20.0  # until a changed set of voters is committed
 LEADER_CHANGES_MAX: Final = 5  # attempts to find the leader before giving up
 _DESCRIBE_QUORUM: Final = {"Topics": [{"TopicName": METADATA_TOPIC, "Partitions": [{"PartitionIndex": 0}]}]}
 
@@ -48,6 +51,21 @@ class Quorum:
     voters: tuple[Replica, ...]
     observers: tuple[Replica, ...]
     addresses: Mapping[int, Address]  # of the voters' controller listeners
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether voters can be added and removed (KIP-853): those of a static quorum have no directory."""
+        return all(voter.directory_id != NO_DIRECTORY for voter in self.voters)
+
+    @property
+    def caught_up(self) -> frozenset[int]:
+        """Voters that had everything within the fetch timeout; the leader is one."""
+        newest = max((voter.last_caught_up_ms for voter in self.voters), default=0)
+        near = {voter.id for voter in self.voters if newest - voter.last_caught_up_ms <= CAUGHT_UP_MS}
+        return frozenset(near | {self.leader_id})
+
+    def voter(self, node: int) -> Replica | None:
+        return next((voter for voter in self.voters if voter.id == node), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,28 @@ async def describe(client: Client, *, to: Route = ANY_NODE, timeout: float = CAL
     }
     voters, observers = (tuple(map(_replica, p[key])) for key in ("CurrentVoters", "Observers"))
     return Quorum(p["LeaderId"], p["LeaderEpoch"], p["HighWatermark"], voters, observers, addresses)
+
+
+async def add_voter(
+    client: Client, node: int, directory_id: UUID, listener: str, address: Address, *, cluster_id: str
+) -> None:
+    """Make an observer a voter (KIP-853). Returns when the new set of voters is committed."""
+    body = {
+        "ClusterId": cluster_id,
+        "TimeoutMs": int(VOTER_SECONDS_MAX * 1000),
+        "VoterId": node,
+        "VoterDirectoryId": directory_id,
+        "Listeners": [{"Name": listener, "Host": address.host, "Port": address.port}],
+    }
+    response = await client.call("AddRaftVoter", body, timeout=VOTER_SECONDS_MAX + CALL_SECONDS)
+    check("AddRaftVoter", response["ErrorCode"], response["ErrorMessage"], f"controller {node}")
+
+
+async def remove_voter(client: Client, node: int, directory_id: UUID, *, cluster_id: str) -> None:
+    """Remove a voter, dead or alive (KIP-853). If it is the active controller, another one takes over."""
+    body = {"ClusterId": cluster_id, "VoterId": node, "VoterDirectoryId": directory_id}
+    response = await client.call("RemoveRaftVoter", body, timeout=VOTER_SECONDS_MAX)
+    check("RemoveRaftVoter", response["ErrorCode"], response["ErrorMessage"], f"controller {node}")
 
 
 async def read(
@@ -172,7 +212,7 @@ def _fetch(offset: int, epoch: int, wait_ms: int) -> dict[str, Any]:
 def _replica(r: Mapping[str, Any]) -> Replica:
     return Replica(
         r["ReplicaId"],
-        r.get("ReplicaDirectoryId", UUID(int=0)),
+        r.get("ReplicaDirectoryId", NO_DIRECTORY),
         r["LogEndOffset"],
         r.get("LastFetchTimestamp", -1),
         r.get("LastCaughtUpTimestamp", -1),

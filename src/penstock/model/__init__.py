@@ -26,4 +26,5 @@ Modules:
   shadow_ids        broker ids that are reserved for shadow brokers
   tenant_acls       what a tenant's roles, grants and ACLs are inside Kafka
   tenant_state      what a gateway needs to know about a tenant
+  zone_traffic      how usage reports name bytes that cross zones
 """

@@ -108,6 +108,9 @@ SCALED_GROUP: Final = Label(key_names.GROUP, None, "consumer groups of the Scale
 LINK_NAME: Final = Label("link", 1, "the link that this process runs")
 LINK_STATE: Final = Label("state", 10, "states of a link")
 MIRROR_TOPIC: Final = Label(key_names.TOPIC, None, "topics that the link mirrors")
+BROKER_ZONE: Final = Label("zone", 20, "the broker's")
+CLIENT_ZONE: Final = Label("client_zone", 22, "a zone with brokers, `other`, `unknown`")
+WAY: Final = Label("way", 2, "`in`: from clients, `out`: to clients")
 DIRECTION: Final = Label("direction", 2, "`up`, `down`")
 RULE: Final = Label("rule", 20, "rules of the decision")
 PARTITION_STATE: Final = Label("state", 7, "states of a partition")
@@ -206,6 +209,8 @@ GATEWAY: Final = _table(
     ("request_waits", C, "waits", (TENANT,), "How often a large request waited for memory of its broker."),
     ("response_waits", C, "waits", (TENANT,), "How often a large response waited for memory."),
     ("service_seconds", C, "seconds", (TENANT,), "Time brokers took, without long polls and acks=all waits."),
+    ("zone_bytes", C, "bytes", (BROKER_ZONE, CLIENT_ZONE, WAY),
+     "Bytes between clients and brokers, by the zones of both."),
     ("held_bytes", G, "bytes", (TENANT,), "Bytes of frames that are unfinished or wait."),
     ("throttled_seconds", C, "seconds", (TENANT, DIMENSION, THROTTLE),
      "Time clients were throttled, by dimension and reason."),

@@ -67,6 +67,13 @@ def request_session_at(
         return 0
 
 
+def request_rack(data: bytes, session_at: int, known_ids: OrderedDict[bytes, bytes]) -> str:
+    """The rack that the consumer named (KIP-392), in a request whose session id is there; empty for none."""
+    at = _request_topics_end(data, session_at + _SESSION_BYTES, known_ids)
+    at += 1  # no forgotten topics
+    return data[at + 1 : at + data[at]].decode(errors="replace")
+
+
 def _request_topics_end(data: bytes, at: int, known_ids: OrderedDict[bytes, bytes]) -> int:
     """Where the topics of a request end, 0 if the request must be spliced."""
     count = data[at]

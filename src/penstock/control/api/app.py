@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from penstock.control.backups import Backups
     from penstock.control.balancing import Balancing
     from penstock.control.checker import Difference
+    from penstock.control.controller_changes import ControllerChanges
     from penstock.control.findings import AllFindings, ClusterFinding
     from penstock.control.gateway_calls import GatewayCalls
     from penstock.control.gateway_directory import GatewayDirectory
@@ -148,6 +149,8 @@ class Plane(Protocol):
     def backups(self) -> Backups: ...
     @property
     def resizer(self) -> Resizer: ...
+    @property
+    def controllers(self) -> ControllerChanges: ...
     @property
     def roll_planner(self) -> RollPlanner: ...
     async def observe_topics(self, cluster: str, names: Collection[str]) -> Observation: ...
@@ -418,6 +421,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     from penstock.control.api import (
         backup_routes,
         broker_routes,
+        controller_routes,
         finding_routes,
         gateway_routes,
         healing_routes,
@@ -458,6 +462,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     app.include_router(resize_routes.router, responses=_documented())
     app.include_router(roll_routes.router, responses=_documented())
     app.include_router(backup_routes.router, responses=_documented())
+    app.include_router(controller_routes.router, responses=_documented())
     app.add_api_route("/metrics", _metrics, include_in_schema=False)
     app.add_api_route("/healthz", _healthy, include_in_schema=False)
     app.add_exception_handler(PenstockError, _penstock_error)

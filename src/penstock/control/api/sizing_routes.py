@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
 from penstock.balance.advice import WEEK_HOURS
-from penstock.balance.cost import savings, tenant_costs
+from penstock.balance.cost import savings, tenant_costs, transfer_month
 from penstock.balance.load_hours import hours_of_week, recent
 from penstock.balance.profiles import profile_document
 from penstock.balance.sizing import shortfalls, sized
@@ -17,8 +17,8 @@ from penstock.control.api.auth import require
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Accepted, RequestBody, View
 from penstock.control.load_hours import hour_now
-from penstock.control.sizing import BOUND_KEYS, demand_of, set_sizing
-from penstock.model.entities import LogicalCluster, OperatorRole, PhysicalCluster
+from penstock.control.sizing import BOUND_KEYS, demand_of, members_of, set_sizing
+from penstock.model.entities import OperatorRole, PhysicalCluster
 
 Profile = Annotated[str, Path(max_length=63)]
 Brokers = Annotated[int, Field(ge=1, le=1_000)]
@@ -80,6 +80,16 @@ class AdviceView(View):
     """Work by hour of the week (UTC, from Monday): p50, p90 and max; null: not observed."""
 
 
+class ZoneCostView(View):
+    broker_zone: str
+    client_zone: str
+    bytes_in: float
+    """A second, from clients."""
+    bytes_out: float
+    """A second, to clients."""
+    month: float
+
+
 class CostView(View):
     physical_cluster: str
     currency: str
@@ -89,6 +99,8 @@ class CostView(View):
     drivers: dict[str, float]
     tenants: dict[str, dict[str, float]]
     """The part of each logical cluster, by driver, by what it uses now."""
+    zones: list[ZoneCostView]
+    """What crosses zones between brokers and clients now, by the zones of both."""
     savings: dict[str, float]
     """By a cluster in a single zone, and by consumers that fetch from followers in their zone."""
 
@@ -169,7 +181,7 @@ async def get_cost(plane: CurrentPlane, token: Caller, physical: Id) -> CostView
     require(token, OperatorRole.VIEWER)
     entity = plane.registry.need(PhysicalCluster, physical)
     cost, traffic, prices = await plane.sizing.cost(entity.id)
-    members = {str(each.id) for each in plane.registry.all(LogicalCluster) if each.cluster == entity.id}
+    members = members_of(plane.registry, entity.id)
     saved = savings(cost, traffic, prices)
     parts = tenant_costs(cost, plane.sizing.tenants(entity.id, members))
     return CostView(
@@ -179,6 +191,16 @@ async def get_cost(plane: CurrentPlane, token: Caller, physical: Id) -> CostView
         total=cost.total,
         drivers=cost.drivers(),
         tenants={tenant: part.drivers() for tenant, part in parts.items()},
+        zones=[
+            ZoneCostView(
+                broker_zone=broker,
+                client_zone=client,
+                bytes_in=each.cross_zone_ingress,
+                bytes_out=each.cross_zone_egress,
+                month=transfer_month(each.crossing, prices),
+            )
+            for (broker, client), each in plane.sizing.zones(entity.id, members).items()
+        ],
         savings={"single_zone": saved.single_zone, "follower_fetching": saved.follower_fetching},
     )
 

@@ -11,6 +11,7 @@ Modules:
   gateway_files       the settings file of a cluster's gateways, and free ports
   gateway_supervisor  keeps gateways of provided clusters running
   local               clusters of local processes
+  local_controllers   the controllers of a local cluster, and how they come and go
   local_nodes         restarting the nodes of a local fleet, and their log directories
   provider            chooses the provider of a cluster
   roll_nodes          the nodes of a cluster for a roll, and what restarts them

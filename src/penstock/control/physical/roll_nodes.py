@@ -105,12 +105,17 @@ class RemoteNodes:
         )
 
 
+def local_place(layout: Layout | None, physical: PhysicalCluster) -> tuple[Layout, str] | None:
+    """The home of a local cluster, and its name there; None if it runs elsewhere."""
+    if layout is None or physical.provider != LOCAL:
+        return None
+    home = Layout(layout.home / DEDICATED / physical.id)
+    return (layout, physical.name) if load_fleet_document(home) is None else (home, physical.id)
+
+
 def roll_nodes(layout: Layout | None, physical: PhysicalCluster) -> LocalNodes | RemoteNodes:
-    if layout is not None and physical.provider == LOCAL:
-        home = Layout(layout.home / DEDICATED / physical.id)
-        if load_fleet_document(home) is not None:
-            return LocalNodes(home, physical.id)
-        return LocalNodes(layout, physical.name)
+    if (place := local_place(layout, physical)) is not None:
+        return LocalNodes(*place)
     command = ""
     if layout is not None and physical.adopted:
         command = load_target(layout, physical.adopted).restart or ""

@@ -431,6 +431,7 @@ class Connection:
         self.usage.granted = quota.granted
         work = None if services.calibration is None else services.calibration.of(broker)
         self.throttle = Throttle(quota, self.usage, work, self.waiter)
+        self.throttle.joins(broker, services.client_zones.of_address(self.life.address))
         self.broker_limits_changed(now)
         self._rename(context, int(broker.id))
         self.limit_requests(tenant.limits.request_bytes_max)

@@ -18,7 +18,12 @@ from penstock.gateway.connection.states import NO_NEW_FRAMES
 from penstock.gateway.limits.ack_ranges import CLOSED, OpenRange
 from penstock.gateway.limits.metering import NEVER_REACHED
 from penstock.gateway.tenancy.fetch_sessions import INITIAL_EPOCH
-from penstock.wire.fetch_fast_path import records_length, request_session_at, response_session_at
+from penstock.wire.fetch_fast_path import (
+    records_length,
+    request_rack,
+    request_session_at,
+    response_session_at,
+)
 from penstock.wire.field_observer import BATCH_HEADER_BYTES
 from penstock.wire.produce_fast_path import HEAD_AT, RESPONSE_AT, TAGS_EMPTY, request_shape, response_shape
 from penstock.wire.splice import span
@@ -83,8 +88,8 @@ class FastPath:
     """Both directions of one connection."""
 
     __slots__ = (
-        "acks", "by_head", "connection", "fetching", "head_lengths", "known", "known_ids", "sessions",
-        "throttle", "topics", "uncacheable", "unknown_ids", "whole_bytes_max",
+        "acks", "by_head", "connection", "fetching", "head_lengths", "known", "known_ids", "rack_read",
+        "sessions", "throttle", "topics", "uncacheable", "unknown_ids", "whole_bytes_max",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, outward: Outward, throttle: Throttle, acks: Acks) -> None:
@@ -95,6 +100,7 @@ class FastPath:
         self.by_head: dict[bytes, CachedRequest] = {}
         self.head_lengths: list[int] = []
         self.uncacheable = 0
+        self.rack_read = False  # a client is in one rack for as long as it is connected
         self.whole_bytes_max = 0  # of a frame; set by `Connection.limit_requests`
         self.topics = outward.topics
         self.known_ids = self.topics.by_id
@@ -162,6 +168,8 @@ class FastPath:
             self.fetching.epoch(session_id, epoch)
         elif session_id or epoch == INITIAL_EPOCH:
             return 0
+        if not self.rack_read:
+            self.read_rack(data, at)
         limit, limit_at = self.throttle.fetch_bytes_max(), at - _BYTES_TO_SESSION
         if limit < NEVER_REACHED and _delta(data, limit_at)[0] > limit:
             out.append(data[position:limit_at] + limit.to_bytes(4, "big") + data[limit_at + 4 : end])
@@ -172,6 +180,13 @@ class FastPath:
             connection.sample.record_request(route, correlation_id, end - position)
         connection.enqueue(InFlight(correlation_id, route, connection.now))
         return end
+
+    def read_rack(self, data: bytes, session_at: int) -> None:
+        """Learn the client's zone from its first fetch."""
+        self.rack_read = True
+        rack, broker = request_rack(data, session_at, self.known_ids), self.connection.broker
+        if rack and broker is not None:
+            self.throttle.joins(broker, rack)
 
     def find(self, data: bytes, position: int, kind: int) -> CachedRequest | None:
         """A cached request other than the one used last."""

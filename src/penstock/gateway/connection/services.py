@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.balance.replica_placement import spread
 from penstock.gateway.connection.request_sampling import RequestSampling
 from penstock.gateway.limits.ack_ranges import Acks
+from penstock.gateway.limits.client_zones import ClientZones
 from penstock.gateway.limits.frame_memory import FrameMemory, Reserver
 from penstock.gateway.limits.held_bytes import HeldBytes
 from penstock.gateway.limits.intents import Intents
@@ -59,6 +60,7 @@ class Services:
     sampling: RequestSampling = field(default_factory=lambda: RequestSampling(0.0))
     share_sessions: ShareSessions = field(default_factory=ShareSessions)
     telemetry: Telemetry = field(default_factory=Telemetry)
+    client_zones: ClientZones = field(default_factory=ClientZones)
     platform: PlatformCalls | None = None  # set when the gateway starts
     names: Callable[[Outward], Names] = renamed  # of requests; tests switch renaming off
     held: HeldBytes = field(init=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.gateway.limits.metering import ZoneBytes
 from penstock.gateway.limits.tenant_quota import FETCH, PRODUCE, SHARE_FETCH
 from penstock.gateway.limits.throttle_queue import WAIT_SECONDS_MAX
 from penstock.model.events import Dimension
@@ -19,6 +20,7 @@ from penstock.quota.token_bucket import throttle_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.gateway.config import Broker
     from penstock.gateway.limits.broker_pressure import TenantShare
     from penstock.gateway.limits.calibration import BrokerWork
     from penstock.gateway.limits.metering import Usage
@@ -34,12 +36,13 @@ class Throttle:
 
     __slots__ = (
         "_arrived", "_charged", "_expected_bytes", "_passed_queues", "_queue", "_received", "_serving_queue",
-        "in_flight_before", "muted_until", "quota", "share", "usage", "waiter", "work",
+        "in_flight_before", "muted_until", "quota", "share", "usage", "waiter", "work", "zone",
     )  # fmt: skip
 
     def __init__(self, quota: TenantQuota, usage: Usage, work: BrokerWork | None, waiter: Waiter) -> None:
         self.quota = quota
         self.usage = usage
+        self.zone = ZoneBytes()  # of the zones that this connection joins
         self.work = work  # of a broker whose metrics are scraped
         self.waiter = waiter
         self.share: TenantShare | None = None  # on a broker with limits
@@ -52,6 +55,10 @@ class Throttle:
         self._received = 0  # bytes from the broker since then
         self._expected_bytes = 0  # of a fetch
         self._arrived = 0  # bytes of the frame being read that are counted
+
+    def joins(self, broker: Broker, client_zone: str) -> None:
+        """What passes from now on is between these zones."""
+        self.zone = self.usage.zone_bytes(str(broker.zone), client_zone)
 
     # Requests
 
@@ -118,6 +125,7 @@ class Throttle:
     def _count_bytes(self, size: int, now: float) -> None:
         usage = self.usage
         usage.bytes_in += size
+        self.zone.bytes_in += size
         if usage.bytes_in > usage.bytes_in_check_at or usage.requests > usage.requests_check_at:
             self.quota.charge_ingress(now)
         if self.share is not None:
@@ -156,6 +164,7 @@ class Throttle:
         """Charge a response of the broker."""
         quota, share = self.quota, self.share
         self._received += size
+        self.zone.bytes_out += size
         quota.egress_left -= size
         if quota.egress_left < 0:
             quota.charge_egress(now)

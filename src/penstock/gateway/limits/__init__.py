@@ -6,6 +6,7 @@ Modules:
   breaches          slows down clients whose connections break limits
   broker_pressure   auto-tuning: tenants' shares of an overloaded broker
   calibration       corrects observed request time by brokers' own metrics
+  client_zones      the zone of a client: its rack, or what its network is mapped to
   denial_log        which denials are logged, a few a second for each tenant
   frame_memory      memory for large requests and responses of all connections
   held_bytes        budgets for the bytes of unfinished frames

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.model.events import Dimension, UsageReport
 from penstock.model.ids import PhysicalClusterId
+from penstock.model.zone_traffic import EGRESS, INGRESS, ZoneDimension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +19,19 @@ if TYPE_CHECKING:
     from penstock.model.ids import LogicalClusterId
 
 NEVER_REACHED: Final = 1 << 60
+CLIENT_ZONES_MAX: Final = 16  # of one tenant: clients name them
+OTHER_ZONE: Final = "other"
 SLICE_SECONDS: Final = 0.002  # of the event loop's time, for a tenant while others wait
+
+
+class ZoneBytes:
+    """What passes between clients in one zone and brokers in another, or in the same."""
+
+    __slots__ = ("bytes_in", "bytes_out")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
 
 
 class Usage:
@@ -29,7 +42,7 @@ class Usage:
         "connections", "exhausted", "granted", "held_bytes", "held_pauses", "logins_delayed",
         "partition_changes", "pressure_throttled_seconds", "processor_check_at", "processor_seconds",
         "refused", "request_waits", "requests", "requests_check_at", "response_waits", "service_seconds",
-        "slice_ends_at", "slices_queued", "throttled_seconds",
+        "slice_ends_at", "slices_queued", "throttled_seconds", "zones",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,8 +70,27 @@ class Usage:
         self.throttled_seconds: Mapping[Dimension, float] = {}  # by the tenant's own quota
         self.pressure_throttled_seconds: Mapping[Dimension, float] = {}  # by a broker's limits
         self.refused: Counter[str] = Counter()  # successful logins that were not admitted, by reason
+        self.zones: dict[tuple[str, str], ZoneBytes] = {}  # by the zones of broker and client
         self.granted: Callable[[], Mapping[Dimension, float]] = dict  # the part of its quota in force here
         self.charge_gateway_time: Callable[[float], None] = _no_charge  # to its quota, at this time
+
+    def zone_bytes(self, broker_zone: str, client_zone: str) -> ZoneBytes:
+        """The counters of connections between these zones; an unknown zone of a client is empty."""
+        known = {client for _, client in self.zones}
+        if client_zone not in known and len(known) >= CLIENT_ZONES_MAX:
+            client_zone = OTHER_ZONE
+        return self.zones.setdefault((broker_zone, client_zone), ZoneBytes())
+
+    def crossing(self) -> dict[str, int]:
+        """Bytes that crossed zones, by dimension."""
+        counted: dict[str, int] = {}
+        for (broker, client), zone in self.zones.items():
+            if client in ("", broker):
+                continue
+            for direction, count in ((INGRESS, zone.bytes_in), (EGRESS, zone.bytes_out)):
+                if count:
+                    counted[str(ZoneDimension(direction, broker, client))] = count
+        return counted
 
     def request_time_us(self) -> float:
         """The broker time spent on this tenant, as far as it can be measured."""
@@ -83,7 +115,7 @@ class Usage:
             sequence=sequence,
             tenant=tenant,
             time_ms=time_ms,
-            used={str(name): int(value) for name, value in self.used().items()},
+            used={str(name): int(value) for name, value in self.used().items()} | self.crossing(),
             throttled_ms={str(name): int(value * 1000) for name, value in self.throttled_seconds.items()},
             levels={str(Dimension.CONNECTIONS): self.connections},
         )

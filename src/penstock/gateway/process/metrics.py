@@ -95,6 +95,19 @@ class GatewayMetrics:
                 samples.add(name, total, tenant_label)
         for tenant, usage in usages[:TENANTS_SHOWN_MAX]:
             samples.add("held_bytes", usage.held_bytes, tenant)
+        for (zone, client_zone, direction), count in self._zone_bytes().items():
+            samples.add("zone_bytes", count, zone, client_zone, direction)
+
+    def _zone_bytes(self) -> Counter[tuple[str, str, str]]:
+        """By zones of brokers and clients. A client names its own, so only zones with brokers are labels."""
+        zones = {str(broker.zone) for broker in self.gateway.config.brokers}
+        counted: Counter[tuple[str, str, str]] = Counter()
+        for usage in list(self.gateway.usage.values()):
+            for (zone, client), each in list(usage.zones.items()):
+                label = "unknown" if not client else client if client in zones else OTHERS
+                counted[zone, label, "in"] += each.bytes_in
+                counted[zone, label, "out"] += each.bytes_out
+        return counted
 
     def _add_ack_evidence(self, samples: Samples) -> None:
         acks, writer = self.gateway.services.acks, self.ack_writer

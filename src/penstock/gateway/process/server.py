@@ -30,6 +30,7 @@ from penstock.gateway.connection.scram_login import KEYS_KEPT_MAX
 from penstock.gateway.connection.services import Services
 from penstock.gateway.limits.ack_ranges import Acks
 from penstock.gateway.limits.admission import BREACHES, Admission, Denial
+from penstock.gateway.limits.client_zones import ClientZones
 from penstock.gateway.limits.denial_log import DenialLog
 from penstock.gateway.limits.metering import Source, Usage
 from penstock.gateway.limits.platform_turns import PlatformTurns
@@ -118,6 +119,7 @@ class Gateway:
             sampling=RequestSampling(settings.log_sample),
             share_sessions=ShareSessions(self.counters),
             telemetry=Telemetry(settings.bounds.telemetry_pushes_per_second),
+            client_zones=ClientZones(settings.client_zones),
         )
         self.services.held.connections_of = self._sessions_of
         self.scheduler = Scheduler()

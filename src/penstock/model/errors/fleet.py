@@ -340,3 +340,64 @@ class BrokerMinimumSet(CallerError):
     code = "PEN-2054"
     text = "broker {broker} sets min.insync.replicas itself, which {feature} forbids"
     hint = "Remove it from the broker (kafka-configs --delete-config), and set it for the cluster or topics."
+
+
+class MetadataLost(CallerError):
+    code = "PEN-2055"
+    text = "{directory} is empty, and {node} was the only controller of {cluster}: its metadata is lost"
+    hint = (
+        "Put the directory back. With an empty one, brokers would drop their topics. "
+        "Three controllers survive the loss of a disk: penstock fleet controllers add"
+    )
+
+
+class QuorumStatic(CallerError):
+    code = "PEN-2056"
+    text = "{cluster} has a static quorum, whose voters cannot be changed while it runs"
+    hint = (
+        "Replace `controller.quorum.voters` by `controller.quorum.bootstrap.servers` on every node, restart "
+        "them with Kafka 4.1 or newer, and raise kraft.version: penstock fleet upgrade finalize"
+    )
+
+
+class ControllersElsewhere(CallerError):
+    code = "PEN-2057"
+    text = "the controllers of {cluster} run elsewhere, so Penstock can list them and no more"
+    hint = "Change them where they run, with kafka-metadata-quorum."
+
+
+class ControllersCombined(CallerError):
+    code = "PEN-2058"
+    text = "the controllers of {cluster} are its brokers, so their number is fixed"
+    hint = "Start a fleet with separate controllers, in another home: penstock up --home <new>"
+
+
+class ControllerUnknown(NotFoundError):
+    code = "PEN-2059"
+    text = "{cluster} has no controller {controller}; known: {known}"
+    hint = "Show its controllers with: penstock fleet controllers list"
+
+
+class ControllerMajority(CallerError):
+    code = "PEN-2060"
+    text = "without controller {controllers}, {left} of {voters} voters would be caught up: no majority"
+    hint = "Start the other controllers first, or add some: penstock fleet controllers add"
+
+
+class ControllersNotKnown(CallerError):
+    code = "PEN-2061"
+    text = "{nodes} would know none of the controllers that stay"
+    hint = "Restart these nodes first, so that they learn of the others: penstock fleet roll"
+
+
+class ControllersChanging(CallerError):
+    code = "PEN-2062"
+    text = "the controllers of {cluster} are being changed by operation {operation}"
+    hint = "Wait until it has ended: penstock operation list"
+
+
+class ControllerNotJoined(UpstreamError):
+    code = "PEN-2063"
+    retriable = True
+    text = "controller {controller} is a voter with another disk than the one it has"
+    hint = "Replace it: penstock fleet controllers replace {controller}"

@@ -72,7 +72,7 @@ def test_the_newest_window_is_not_averaged_with_earlier_ones() -> None:
     before = timed(10, local=Times(100, 2.0), flushes=10, flush_ms=4.0)
     after = timed(20, local=Times(200, 102.0), flushes=12, flush_ms=15.0)
     newest = recent(before, after, Measurement(wait_ms=3.0, handlers_busy=0.9))
-    assert newest == Recent(3.0, 0.9, pytest.approx(202.0), pytest.approx(70.0))
+    assert newest == Recent(3.0, 0.9, local_ms=202.0, flush_ms=70.0)
 
 
 def test_without_a_request_or_a_flush_their_times_are_unknown() -> None:

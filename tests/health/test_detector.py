@@ -268,7 +268,7 @@ def test_telemetry_is_evidence_and_missing_telemetry_is_unknown() -> None:
     assert context[2] == context[3] == replace(WELL, pressed=False)
 
 
-def with_telemetry(broker: int, **values: float) -> dict[int, Evidence]:
+def with_telemetry(broker: int, **values: Any) -> dict[int, Evidence]:
     """Its writes are slow; everyone's telemetry is known."""
     idle = {each: replace(WELL, load=0.3, busy=0.2, local_us=2_000.0) for each in ZONES}
     return idle | {broker: replace(idle[broker], alone=SLOW.alone, **values)}
@@ -290,7 +290,8 @@ def test_a_broker_that_is_busy_now_is_overloaded_though_its_average_load_is_not_
 @pytest.mark.parametrize("inside", ["local_us", "flush_us"])
 def test_handlers_that_a_slow_disk_keeps_busy_are_no_overload(inside: str) -> None:
     evidence = {b: replace(e, flush_us=9_000.0) for b, e in with_telemetry(2, load=0.9, busy=0.97).items()}
-    evidence[2] = replace(evidence[2], **{inside: 400_000.0})
+    slow: dict[str, Any] = {inside: 400_000.0}
+    evidence[2] = replace(evidence[2], **slow)
     verdict = minute(evidence)
     assert verdict.brokers[2].state is HealthState.SLOW
 

@@ -164,9 +164,9 @@ def _symptom(broker: int, evidence: Mapping[int, Evidence]) -> tuple[HealthState
         return HealthState.SUSPECT, f"it is {_strain(seen):.0%} loaded, which is for the balancer to change"
     if ratio := _slow_alone(broker, evidence):
         return HealthState.SLOW, f"its writes take {ratio:.0f} times as long as those of its peers"
-    inside = seen.alone.median_us is None and _slow_inside(seen, [evidence[other] for other in peers])
-    if inside:
-        return HealthState.SLOW, f"it works {inside:.0f} times as long on produce requests as its peers"
+    ratio = _slow_inside(seen, [evidence[other] for other in peers])
+    if ratio and seen.alone.median_us is None:
+        return HealthState.SLOW, f"it works {ratio:.0f} times as long on produce requests as its peers"
     ratio = _slow(seen.followed, (evidence[other].followed for other in peers))
     if ratio and not any(_slow_alone(leader, evidence) for leader in seen.leaders):
         return HealthState.SLOW_FOLLOWER, f"pairs that it follows take {ratio:.0f} times as long as others"

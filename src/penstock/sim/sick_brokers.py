@@ -14,7 +14,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.health.evidence import GRACE_SECONDS, IN_TIME_US, NONE, TICK_SECONDS, Evidence, Sample
 from penstock.health.schedule import replicas_of
@@ -220,7 +220,7 @@ class Brokers:
     def _latency(self) -> float:
         return WRITE_US * self._random.lognormvariate(0.0, WRITE_SPREAD)
 
-    def _calm_telemetry(self) -> dict[str, float]:
+    def _calm_telemetry(self) -> dict[str, Any]:
         load = self._random.uniform(0.1, 0.6)
         return {
             "load": load,
@@ -229,7 +229,7 @@ class Brokers:
             "wait_us": 500.0,
         }
 
-    def _telemetry(self, node: Node, since: float, load: float | None) -> dict[str, float]:
+    def _telemetry(self, node: Node, since: float, load: float | None) -> dict[str, Any]:
         """Of the newest scrape, which is up to two ticks old; nothing of a broker that does not respond."""
         at = since - TICK_SECONDS * (1 + self._random.random())
         if node.silent_until(at) > at:

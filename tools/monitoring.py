@@ -41,12 +41,12 @@ COLUMNS, PANEL_WIDTH, PANEL_HEIGHT = 24, 12, 8
 
 def metric(table: Table, key: str, selector: str = "") -> str:
     """The metric as an expression names it; `selector` is of its labels."""
-    found = table.metrics[key]
-    known = {label.name for label in found.labels} | {"le"}
+    entry = table.metrics[key]
+    known = {label.name for label in entry.labels} | {"le"}
     for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector):
         if label not in known:
-            raise ValueError(f"{found.shown_name} has no label {label}")
-    name = f"{found.name}_bucket" if found.kind is Kind.HISTOGRAM else found.shown_name
+            raise ValueError(f"{entry.shown_name} has no label {label}")
+    name = f"{entry.name}_bucket" if entry.kind is Kind.HISTOGRAM else entry.shown_name
     return f"{name}{{{selector}}}" if selector else name
 
 
@@ -60,7 +60,7 @@ class Alert:
     page: str = "health.md"  # of the documentation
 
 
-def alerts() -> Iterator[Alert]:
+def health_alerts() -> Iterator[Alert]:
     burn = HEALTH, "burn_ratio"
     for rule in RULES:
         windows = (rule.short_minutes, rule.long_minutes)
@@ -98,6 +98,9 @@ def alerts() -> Iterator[Alert]:
         "PenstockCheckerStalls", f"increase({metric(HEALTH, 'checker_stalled')}[15m]) > 3", "0m", "ticket",
         "A checker of {{ $labels.cluster }} stalls, and judges no broker meanwhile.",
     )  # fmt: skip
+
+
+def platform_alerts() -> Iterator[Alert]:
     active = metric(CONTROL, "active")
     yield Alert(
         "PenstockNoActiveControlPlane", f"(max({active}) or vector(0)) < 1", "2m", "page",
@@ -145,7 +148,7 @@ def alert_rules() -> str:
             "labels": {"severity": each.severity},
             "annotations": {"summary": each.summary, "description": f"See docs/{each.page}."},
         }
-        for each in alerts()
+        for each in (*health_alerts(), *platform_alerts())
     ]
     document = {"groups": [{"name": "penstock", "rules": rules}]}
     return ALERTS_HEAD + yaml.safe_dump(document, sort_keys=False, width=110)

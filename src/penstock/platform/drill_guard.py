@@ -2,8 +2,8 @@
 
     python -m penstock.platform.drill_guard PID STARTED freeze|slow SECONDS
 
-It is a process of its own, in a session of its own. It heals when the time is over, when its standard input
-ends, as it does if the command is killed, and when it is told to end.
+It is a separate process in a separate session. It heals when the time is over, on SIGTERM, and when its
+standard input ends, as it does if the command is killed.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ AREAS: Final[dict[str, Budget]] = {
     "backup": Budget(pure=6, kafka=60),
     "link": Budget(pure=6, kafka=50),
     "shadow": Budget(pure=12, kafka=35),
-    "sim": Budget(pure=6),
+    "sim": Budget(pure=11),
     "pipeline": Budget(pure=8, spark=380),
     # what applications use
     "consume": Budget(pure=32, kafka=140),

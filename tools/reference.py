@@ -31,6 +31,7 @@ from penstock.wire.definitions import load
 from tests.cli.snapshots import nodes
 from tests.gateway.tables import TABLES, WORDS
 from tests.paper.papers import PAPERS
+from tools.monitoring import alert_rules, dashboard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -349,6 +350,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/gateway-settings.md": configs_page,
     "docs/metrics.md": metrics_page,
     "docs/settings.md": settings_page,
+    "deploy/prometheus/alerts.yaml": alert_rules,
+    "deploy/grafana/penstock.json": dashboard,
 }
 
 

@@ -13,6 +13,7 @@ from penstock.balance.broker_load import (
     DEFAULT,
     Measurement,
     Profile,
+    Recent,
     Scrape,
     Unknown,
     averaged,
@@ -22,6 +23,7 @@ from penstock.balance.broker_load import (
     imbalance,
     kingman,
     measure,
+    recent,
     utilisation,
 )
 from penstock.kafka.broker_metrics import BrokerMetrics, RequestTimes, Times, Traffic
@@ -58,6 +60,26 @@ def test_a_window_has_the_waits_and_the_busy_shares_between_two_scrapes() -> Non
     assert window.wait_ms == pytest.approx(5)
     assert (window.requests, window.bytes_in) == (10, 1000)
     assert window.service_ms == pytest.approx(70)
+
+
+def timed(at: float, *, local: Times, flushes: float = -1.0, flush_ms: float = 0.0) -> Scrape:
+    metrics = replace(scrape(at).metrics, log_flushes=flushes, log_flush_ms_mean=flush_ms)
+    produce = replace(metrics.requests["Produce"], local=local)
+    return Scrape(at, 1.0, replace(metrics, requests={"Produce": produce}))
+
+
+def test_the_newest_window_is_not_averaged_with_earlier_ones() -> None:
+    before = timed(10, local=Times(100, 2.0), flushes=10, flush_ms=4.0)
+    after = timed(20, local=Times(200, 102.0), flushes=12, flush_ms=15.0)
+    newest = recent(before, after, Measurement(wait_ms=3.0, handlers_busy=0.9))
+    assert newest == Recent(3.0, 0.9, local_ms=202.0, flush_ms=70.0)
+
+
+def test_without_a_request_or_a_flush_their_times_are_unknown() -> None:
+    before, after = (timed(at, local=Times(100, 2.0), flushes=10, flush_ms=4.0) for at in (10, 20))
+    assert recent(before, after, Measurement()) == Recent(0.0, 0.0, None, None)
+    before, after = (timed(at, local=Times(at, 2.0)) for at in (10, 20))
+    assert recent(before, after, Measurement()).flush_ms is None
 
 
 def test_a_blocked_acceptor_counts_as_a_busy_listener() -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from penstock.cli.health import seconds_of
 from penstock.cli.health_drill import _check
+from penstock.cli.local import status_data
+from penstock.fleet.node_watch import NodeState
+from penstock.fleet.status import FleetStatus, NodeStatus
 from penstock.health.mitigation import Step
 from penstock.model.errors.health import DrillRefused
 from penstock.model.errors.settings import UsageInvalid
@@ -24,31 +27,52 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """A control plane with these brokers."""
+    """A control plane with these brokers, by zone; in another cluster broker 1 is always down."""
 
-    def __init__(self, *health: str) -> None:
-        self._brokers = [{"broker": n, "health": each, "steps": []} for n, each in enumerate(health, 1)]
+    def __init__(self, *brokers: tuple[str, str, str]) -> None:
+        self._brokers = [
+            {"broker": number, "health": health, "steps": [], "zone": zone, "states": [state]}
+            for number, (health, zone, state) in enumerate(brokers, 1)
+        ]
 
     def get(self, path: str) -> Any:
         assert path == "/health"
-        return [{"brokers": self._brokers}]
+        other = [{"broker": 1, "health": "down", "steps": []}]
+        return [
+            {"physical_cluster": "pkc-adopted", "brokers": other},
+            {"physical_cluster": "pkc-000000", "brokers": self._brokers},
+        ]
+
+
+A, B, DOWN = ("healthy", "a", "normal"), ("healthy", "b", "normal"), ("down", "b", "normal")
+DEMOTED = ("healthy", "a", "demoted")
 
 
 @pytest.mark.parametrize(
-    ("health", "seconds", "reason"),
+    ("brokers", "seconds", "reason"),
     [
-        (("healthy",), 30.0, "it is the only one"),
-        (("healthy", "down"), 30.0, "broker 2 is down"),
-        (("healthy", "healthy"), 0.0, "0 s is not between"),
-        (("healthy", "healthy"), 601.0, "601 s is not between"),
+        ((), 30.0, "health does not judge it"),
+        ((A,), 30.0, "it is the only one"),
+        ((A, DOWN), 30.0, "broker 2 is down"),
+        ((A, DEMOTED, B), 30.0, "it is the last of zone a that may lead"),
+        ((A, B), 0.0, "0 s is not between"),
+        ((A, B), 601.0, "601 s is not between"),
     ],
 )
 def test_a_drill_needs_a_healthy_cluster_and_an_end(
-    health: tuple[str, ...], seconds: float, reason: str
+    brokers: tuple[tuple[str, str, str], ...], seconds: float, reason: str
 ) -> None:
     with pytest.raises(DrillRefused, match=reason):
-        _check(cast("ControlClient", Control(*health)), 1, seconds)
-    _check(cast("ControlClient", Control("healthy", "healthy")), 1, 30.0)
+        _check(cast("ControlClient", Control(*brokers)), "pkc-000000", 1, seconds)
+    _check(cast("ControlClient", Control(A, B)), "pkc-000000", 1, 30.0)
+
+
+def test_the_health_of_brokers_is_a_column_of_the_status() -> None:
+    node = NodeStatus("home", "b2", "broker", "b", NodeState.READY, "", "", 1, 1.0, 1.0, 0, "")
+    seen = FleetStatus("home", 1, {}, (node,))
+    data = status_data(seen, [], [], {("home", "b2"): "slow"})
+    assert data["nodes"][0]["health"] == "slow"
+    assert status_data(seen, [])["nodes"][0]["health"] is None
 
 
 def test_durations_have_a_unit() -> None:

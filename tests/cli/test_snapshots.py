@@ -90,6 +90,7 @@ def test_the_shape_of_status(here: Callable[..., CommandResult], home: Path) -> 
                     "reason": "str",
                     "kafka": "str",
                     "behind": [],
+                    "health": "nothing",
                 }
             ],
             "services": [],

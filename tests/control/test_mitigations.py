@@ -11,7 +11,7 @@ from penstock.balance.executing import Observation, PartitionState
 from penstock.control import health_settings, incidents, mitigations
 from penstock.control.broker_states import set_status
 from penstock.control.interventions import open_intervention
-from penstock.control.mitigating import demotion, in_sync, restarts
+from penstock.control.mitigating import demotion, in_sync
 from penstock.control.registry import Drop, Put
 from penstock.health.detector import Finding, HealthState
 from penstock.health.mitigation import LATE_SECONDS, HealthMode, Step, Take
@@ -181,13 +181,13 @@ def test_only_a_restart_on_purpose_excuses_a_broker_and_not_for_ever() -> None:
         id=KEY, cluster=PhysicalClusterId(PHYSICAL), broker=BrokerId(2), state="slow",
         steps=("exclude", "restart"), changed_ms=1_000,
     )  # fmt: skip
-    assert restarts(mine, 1_000 + 2 * late_ms)
-    assert not restarts(replace(mine, done=True), 2_000)
-    assert not restarts(replace(mine, failed="unsafe"), 2_000)
+    assert mitigations.restarts(mine, 1_000 + 2 * late_ms)
+    assert not mitigations.restarts(replace(mine, done=True), 2_000)
+    assert not mitigations.restarts(replace(mine, failed="unsafe"), 2_000)
     releasing = replace(mine, done=True, releasing=True)
-    assert restarts(releasing, 2_000)
-    assert not restarts(releasing, 1_000 + late_ms)
-    assert not restarts(replace(releasing, steps=("demote",)), 2_000)
+    assert mitigations.restarts(releasing, 2_000)
+    assert not mitigations.restarts(releasing, 1_000 + late_ms)
+    assert not mitigations.restarts(replace(releasing, steps=("demote",)), 2_000)
 
 
 def test_improvement_is_judged_from_the_effect_of_a_step_and_not_from_its_intent() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.health.detector import BrokerHealth, HealthState, Verdict, judge
 from penstock.health.evidence import Evidence, Sample, evidence_of, hurt_share, reliable, with_context
-from penstock.model.events import HealthProbe, Probe, ProbeRole
+from penstock.model.events import BrokerLoad, HealthProbe, Probe, ProbeRole
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 
 ZONES = {broker: "abc"[broker % 3] for broker in range(1, 7)}
@@ -253,5 +253,74 @@ def test_clients_are_hurt_by_failures_and_by_long_waits() -> None:
     ]
     assert hurt_share(probes) == 0.75
     assert hurt_share(probes[4:]) is None
-    context = with_context({1: WELL}, {1: 0.5}, {1})
-    assert (context[1].load, context[1].pressed) == (0.5, True)
+
+
+def test_telemetry_is_evidence_and_missing_telemetry_is_unknown() -> None:
+    cluster = PhysicalClusterId("pkc-7hq2mz")
+    measured = BrokerLoad(
+        cluster, BrokerId(1), 1, 40, 0.5,
+        recent_wait_ms=3.0, recent_handlers_busy=0.7, recent_local_ms=0.25, recent_flush_ms=8.0,
+    )  # fmt: skip
+    unknown = BrokerLoad(cluster, BrokerId(2), 1, None, None, missing=("no metrics agent is known",))
+    context = with_context({1: WELL, 2: WELL, 3: WELL}, [measured, unknown], {1})
+    assert (context[1].load, context[1].busy, context[1].pressed) == (0.5, 0.7, True)
+    assert (context[1].wait_us, context[1].local_us, context[1].flush_us) == (3_000, 250, 8_000)
+    assert context[2] == context[3] == replace(WELL, pressed=False)
+
+
+def with_telemetry(broker: int, **values: Any) -> dict[int, Evidence]:
+    """Its writes are slow; everyone's telemetry is known."""
+    idle = {each: replace(WELL, load=0.3, busy=0.2, local_us=2_000.0) for each in ZONES}
+    return idle | {broker: replace(idle[broker], alone=SLOW.alone, **values)}
+
+
+def minute(evidence: dict[int, Evidence]) -> Verdict:
+    verdict = Verdict()
+    for number in range(12):
+        verdict = judge(verdict.brokers, evidence, 5.0 * number, zones=ZONES)
+    return verdict
+
+
+def test_a_broker_that_is_busy_now_is_overloaded_though_its_average_load_is_not_high_yet() -> None:
+    verdict = minute(with_telemetry(2, load=0.6, busy=0.97))
+    assert verdict.brokers[2].state is HealthState.SUSPECT
+    assert "97%" in verdict.brokers[2].reason
+
+
+@pytest.mark.parametrize("inside", ["local_us", "flush_us"])
+def test_handlers_that_a_slow_disk_keeps_busy_are_no_overload(inside: str) -> None:
+    evidence = {b: replace(e, flush_us=9_000.0) for b, e in with_telemetry(2, load=0.9, busy=0.97).items()}
+    slow: dict[str, Any] = {inside: 400_000.0}
+    evidence[2] = replace(evidence[2], **slow)
+    verdict = minute(evidence)
+    assert verdict.brokers[2].state is HealthState.SLOW
+
+
+def test_a_broker_without_probes_is_slow_by_its_own_times() -> None:
+    evidence = with_telemetry(2, local_us=400_000.0)
+    verdict = minute(evidence | {2: replace(evidence[2], alone=Sample())})
+    assert verdict.brokers[2].state is HealthState.SLOW
+    assert "200 times" in verdict.brokers[2].reason
+
+
+def test_slow_requests_of_tenants_alone_make_no_broker_slow() -> None:
+    evidence = with_telemetry(2, local_us=400_000.0)
+    assert minute(evidence | {2: replace(evidence[2], alone=GOOD)}).findings == ()
+
+
+def test_a_link_that_heals_within_a_tick_is_no_stuck_storage() -> None:
+    """The last writes fail, and so do most requests without data. Otherwise the broker would be stopped."""
+    healing = replace(CUT, reach=Sample(5, 1, 2_000.0))
+    verdict = run(WELL, CUT, CUT, healing)
+    assert verdict.brokers[2].state is HealthState.CUT_OFF
+
+
+def test_brokers_of_one_fault_that_recover_one_after_the_other_are_a_fault_of_the_cluster() -> None:
+    """Otherwise the last one would be acted on, when it is about to be back."""
+    verdict = Verdict()
+    suspect = replace(WELL, path=Sample(4, 3, 5_000.0))
+    for number, (one, other) in enumerate([(CUT, CUT)] * 3 + [(WELL, suspect)]):
+        evidence = dict.fromkeys(ZONES, WELL) | {2: one, 5: other}
+        verdict = judge(verdict.brokers, evidence, 5.0 * number, zones=ZONES)
+    assert verdict.brokers[5].state is HealthState.CUT_OFF
+    assert verdict.cluster

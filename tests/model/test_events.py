@@ -149,6 +149,10 @@ EXAMPLES: tuple[Event, ...] = (
         leaders=402,
         disk_used_bytes=214_748_364_800,
         disk_total_bytes=1_099_511_627_776,
+        recent_wait_ms=7.25,
+        recent_handlers_busy=0.81,
+        recent_local_ms=0.5,
+        recent_flush_ms=12.5,
     ),
     TopicRates(
         cluster=CLUSTER,

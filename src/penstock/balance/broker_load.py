@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
-from penstock.kafka.broker_metrics import APIS, RequestTimes, Traffic, moments
+from penstock.kafka.broker_metrics import APIS, RequestTimes, Times, Traffic, moments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,6 +97,16 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Recent:
+    """What happened in the newest window alone. None: unknown, such as a mean of nothing."""
+
+    wait_ms: float | None = None  # as in `Measurement`
+    handlers_busy: float | None = None
+    local_ms: float | None = None  # mean time in which the broker itself worked on a produce request
+    flush_ms: float | None = None  # mean time of a flush of a log
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """Why a broker's load is not known: names of beans, or what went wrong."""
 
@@ -126,6 +136,25 @@ def measure(before: Scrape, after: Scrape) -> Measurement | None:
         bytes_out=rate(then.traffic.bytes_out, now.traffic.bytes_out),
         replication_bytes_in=rate(then.replication_bytes_in, now.replication_bytes_in),
         replication_bytes_out=rate(then.replication_bytes_out, now.replication_bytes_out),
+    )
+
+
+def recent(before: Scrape, after: Scrape, window: Measurement) -> Recent:
+    """The newest window, not averaged with earlier ones."""
+    then, now = before.metrics, after.metrics
+    local = moments(
+        then.requests.get("Produce", RequestTimes()).local, now.requests.get("Produce", RequestTimes()).local
+    )
+    flush = None
+    if then.log_flushes >= 0:
+        flush = moments(
+            Times(then.log_flushes, then.log_flush_ms_mean), Times(now.log_flushes, now.log_flush_ms_mean)
+        )
+    return Recent(
+        window.wait_ms,
+        window.handlers_busy,
+        local.mean if local is not None and local.count else None,
+        flush.mean if flush is not None and flush.count else None,
     )
 
 

@@ -54,6 +54,7 @@ Modules:
   scale             `scale`: the lag scaler for KEDA
   settings          the settings file, the environment, and the flags of every command
   sim               `sim`: simulations of a fleet
+  sim_health        `sim health`: faults of brokers, judged and mitigated
   sizing            `fleet advise`, `cost`, `profiles`, `set`: size, hardware and cost
   tail              the end of log files, and following them
   tenants           `account`, `key`, `acl`, `operation`, `cell`

@@ -78,6 +78,9 @@ def explain(broker: Broker, *, physical: Cluster = None, options: RemoteOptions 
     if known["connection_us"]:
         stages = ", ".join(f"{stage} {us / 1000:.1f} ms" for stage, us in known["connection_us"].items())
         lines.append(f"last fresh connection: {stages}")
+    inside = {"in queues": "wait_us", "in the broker": "local_us", "flush": "flush_us"}
+    times = [f"{what} {known[key] / 1000:.1f} ms" for what, key in inside.items() if known[key] is not None]
+    lines.append(f"requests: {', '.join(times) or 'times are unknown'}")
     lines.append(f"symptoms of the last minute: {' '.join(known['symptoms']) or 'none'}")
     rows = [
         sample | {"kind": kind, "median": _milliseconds(sample["median_us"])}

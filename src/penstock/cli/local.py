@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -16,11 +17,11 @@ from penstock.cli.output import Format, console, plain, report, show, table_of
 from penstock.cli.settings import Options, setting
 from penstock.fleet.local_fleet import load_fleet
 from penstock.fleet.spec import Jit
-from penstock.fleet.status import FleetState, FleetStatus, fleet_status
+from penstock.fleet.status import FleetState, FleetStatus, NodeStatus, fleet_status
 from penstock.model.errors import Exit
 from penstock.model.errors.settings import UsageInvalid
 from penstock.platform import local_platform
-from penstock.platform.services import READY, job_states, service_states
+from penstock.platform.services import READY, broker_health, job_states, service_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from penstock.fleet.local_fleet import LocalFleet
 
 WATCH_SECONDS = 1.0
+NOT_JUDGED: Mapping[tuple[str, str], str] = MappingProxyType({})  # by cluster and node
 
 _COLUMNS = {
-    "NODE": "node", "ROLE": "role", "ZONE": "zone", "STATE": "state", "ADDRESS": "address", "PID": "pid",
-    "UP": "up", "MB": "memory_mb", "RESTARTS": "restarts", "WHY": "reason",
+    "NODE": "node", "ROLE": "role", "ZONE": "zone", "STATE": "state", "HEALTH": "health",
+    "ADDRESS": "address", "PID": "pid", "UP": "up", "MB": "memory_mb", "RESTARTS": "restarts",
+    "WHY": "reason",
 }  # fmt: skip
 _SERVICE_COLUMNS = {
     "SERVICE": "service",
@@ -116,13 +119,14 @@ async def status(
         return await _watch(fleet, options.form)
     deadline = time.monotonic() + timeout
     while True:
-        seen, services = await fleet_status(fleet), await asyncio.to_thread(service_states, fleet)
+        seen, services, health = await _seen(fleet)
         ready = seen.state is FleetState.READY and all(one["state"] == READY for one in services)
         if ready or not wait or time.monotonic() >= deadline:
             break
         await asyncio.sleep(0.5)
     jobs = job_states(fleet.layout)
-    show(status_data(seen, services, jobs), options.form, status_view(seen, services, jobs))
+    known = seen, services, jobs, health
+    show(status_data(*known), options.form, status_view(*known))
     return Exit.FINE if ready else Exit.UNHEALTHY
 
 
@@ -191,25 +195,35 @@ def reset(
 
 
 def status_data(
-    seen: FleetStatus, services: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]] = ()
+    seen: FleetStatus,
+    services: Sequence[Mapping[str, Any]],
+    jobs: Sequence[Mapping[str, Any]] = (),
+    health: Mapping[tuple[str, str], str] = NOT_JUDGED,
 ) -> dict[str, Any]:
     return {
         "state": seen.state,
         "home": seen.home,
         "supervisor": seen.supervisor,
         "clusters": seen.clusters,
-        "nodes": [asdict(node) for node in seen.nodes],
+        "nodes": [_row(node, health) for node in seen.nodes],
         "services": [*services],
         "jobs": [*jobs],
     }
 
 
+def _row(node: NodeStatus, health: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    return asdict(node) | {"health": health.get((node.cluster, node.node))}
+
+
 def status_view(
-    seen: FleetStatus, services: Sequence[Mapping[str, Any]] = (), jobs: Sequence[Mapping[str, Any]] = ()
+    seen: FleetStatus,
+    services: Sequence[Mapping[str, Any]] = (),
+    jobs: Sequence[Mapping[str, Any]] = (),
+    health: Mapping[tuple[str, str], str] = NOT_JUDGED,
 ) -> RenderableType:
     from rich.console import Group
 
-    rows = [asdict(node) | {"up": _duration(node.uptime_seconds)} for node in seen.nodes]
+    rows = [_row(node, health) | {"up": _duration(node.uptime_seconds)} for node in seen.nodes]
     for row in rows:
         row["memory_mb"] = round(row["memory_mb"]) if row["memory_mb"] else None
         if len(seen.clusters) > 1:
@@ -227,19 +241,26 @@ def status_view(
     return Group(*heads, table_of(rows, _COLUMNS), *behind, *below, f"[dim]{seen.state}, {supervised}[/]")
 
 
+async def _seen(
+    fleet: LocalFleet,
+) -> tuple[FleetStatus, list[dict[str, Any]], dict[tuple[str, str], str]]:
+    seen, services = await fleet_status(fleet), await asyncio.to_thread(service_states, fleet)
+    return seen, services, await asyncio.to_thread(broker_health, fleet)
+
+
 async def _watch(fleet: LocalFleet, form: Format) -> int:
     from rich.live import Live
 
     while form is not Format.TABLE or not sys.stdout.isatty():
-        seen, services = await fleet_status(fleet), await asyncio.to_thread(service_states, fleet)
-        jobs = job_states(fleet.layout)
-        show(status_data(seen, services, jobs), form, status_view(seen, services, jobs))
+        seen, services, health = await _seen(fleet)
+        known = seen, services, job_states(fleet.layout), health
+        show(status_data(*known), form, status_view(*known))
         sys.stdout.flush()
         await asyncio.sleep(WATCH_SECONDS)
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
-            seen, services = await fleet_status(fleet), await asyncio.to_thread(service_states, fleet)
-            live.update(status_view(seen, services, job_states(fleet.layout)), refresh=True)
+            seen, services, health = await _seen(fleet)
+            live.update(status_view(seen, services, job_states(fleet.layout), health), refresh=True)
             await asyncio.sleep(WATCH_SECONDS)
 
 

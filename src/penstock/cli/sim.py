@@ -13,6 +13,7 @@ from rich.console import Group
 
 from penstock.cli.output import report, show, table_of
 from penstock.cli.settings import Options
+from penstock.cli.sim_health import health
 from penstock.model.errors import Exit
 from penstock.model.errors.settings import SettingInvalid
 from penstock.sim.cell_batching import (
@@ -43,6 +44,7 @@ from penstock.sim.sizing import compare as compare_sizing
 from penstock.sim.traffic import CELL_BROKERS, DAY_SECONDS, Size
 
 app = App(name="sim", help="Simulate the platform's decisions for a whole fleet, from a seed.")
+app.command(health)
 
 MONTH_COLUMNS: Final = {
     "PLACEMENT": "placement", "HOTTEST/MEAN": "hottestToMean", "P99": "hottestToMeanP99",

@@ -33,6 +33,7 @@ Modules:
   healing_service     demotes a leader whose log has lost its beginning
   health_service      judges the brokers of every cluster, and acts on what is wrong
   health_settings     what setting modes, targets and holds changes in the registry
+  health_situation    what the registry shows about a cluster whose brokers are judged
   home                the cluster that holds the registry, and what a new leadership term writes first
   incidents           what opens, continues and resolves an incident
   interventions       what may intervene in a physical cluster at the same time

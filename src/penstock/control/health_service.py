@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from penstock.control import mitigations
-from penstock.control.health_settings import action_modes, held, mode_of, target_for
+from penstock.control.health_settings import held, mode_of, target_for
+from penstock.control.health_situation import filled_or_emptied, restarted_on_purpose, situation_of
 from penstock.control.incidents import open_incident
-from penstock.control.interventions import conflict, open_interventions, zones_of
 from penstock.control.mitigations import ACTOR
 from penstock.health.detector import SICK, Finding, HealthState, Verdict, judge
 from penstock.health.evidence import (
@@ -33,21 +33,13 @@ from penstock.health.evidence import (
     with_context,
 )
 from penstock.health.history import ProbeReader
-from penstock.health.mitigation import LEFT, Blocked, HealthMode, Release, Situation, Take, decide
+from penstock.health.mitigation import LEFT, Blocked, HealthMode, Release, Take, decide
 from penstock.health.slo import Ledger
 from penstock.kafka.partition_log import bounds, read
-from penstock.model.entities import (
-    Actor,
-    BrokerStatus,
-    Incident,
-    Mitigation,
-    OpenIntervention,
-    PhysicalCluster,
-)
+from penstock.model.entities import Incident, Mitigation, PhysicalCluster
 from penstock.model.errors import PenstockError
 from penstock.model.errors.fleet import InterventionRefused
 from penstock.model.events import BrokerPressure, Phase, Probe, ProbeRole
-from penstock.model.ids import BrokerId
 from penstock.quota.topics import PRESSURE
 
 if TYPE_CHECKING:
@@ -226,9 +218,8 @@ class HealthService:
         health.checkers = reliable(nearby, number * TICK_MS, (number + 1) * TICK_MS)
         trusted = [probe for probe in probes if probe.checker in health.checkers]
         health.hurt.append(hurt_share(trusted))
-        evidence = with_context(
-            evidence_of(trusted, zones), self._loads(cluster), health_pressed(health, time.monotonic())
-        )
+        loads = self._plane.broker_loads.get(cluster, ())
+        evidence = with_context(evidence_of(trusted, zones), loads, health_pressed(health, time.monotonic()))
         before = health.verdict
         health.evidence, health.judged = evidence, number
         health.verdict = judge(
@@ -236,8 +227,8 @@ class HealthService:
             evidence,
             (number + 1) * TICK_SECONDS,
             zones=zones,
-            restarted=self._restarted(registry, cluster, number * TICK_MS),
-            moved=self._moved(registry, cluster),
+            restarted=restarted_on_purpose(registry, cluster, number * TICK_MS),
+            moved=filled_or_emptied(registry, cluster),
             stalled=not health.checkers and bool(probes),
         )
         for broker, each in health.verdict.brokers.items():
@@ -248,29 +239,14 @@ class HealthService:
                 facts = {"state": str(each.state), "reason": each.reason}
                 log.info("health changed", cluster=cluster, broker=broker, **facts)
 
-    def _restarted(self, registry: Registry, cluster: str, now_ms: int) -> frozenset[int]:
-        """Brokers that are restarted on purpose."""
-        brokers: set[int] = set(self._mitigating.busy(cluster, now_ms))
-        for each in open_interventions(registry, cluster, now_ms):
-            if each.actor is Actor.ROLL:
-                brokers |= {int(broker) for broker in each.brokers}
-        return frozenset(brokers)
-
-    def _moved(self, registry: Registry, cluster: str) -> frozenset[int]:
-        """Brokers that are filled or emptied."""
-        moves = {BrokerStatus.JOINING, BrokerStatus.LEAVING}
-        states = registry.broker_states(cluster).items()
-        return frozenset(int(broker) for broker, state in states if moves & set(state.statuses))
-
-    def _loads(self, cluster: str) -> dict[int, float | None]:
-        return {int(each.broker): each.load for each in self._plane.broker_loads.get(cluster, ())}
-
     # Acting
 
     async def _act(self, cluster: str, physical: PhysicalCluster, health: ClusterHealth, now: float) -> None:
         mode = mode_of(physical)
         self._count_impact(cluster, health)
-        situation = self._situation(physical, health, mode, now)
+        registry, hurt = self._plane.registry, health.hurt_least()
+        abilities = self._mitigating.abilities(cluster)
+        situation = situation_of(registry, physical, health.verdict, abilities, hurt, int(now * 1000))
         findings = {each.broker: each for each in health.verdict.findings}
         health.blocked = {}
         for decision in decide(situation, now):
@@ -292,42 +268,6 @@ class HealthService:
             return
         failed, sent = client_impact(health.ticks.get(health.judged, ()))
         health.suffered = health.suffered[0] + failed, health.suffered[1] + sent
-
-    def _situation(
-        self,
-        physical: PhysicalCluster,
-        health: ClusterHealth,
-        mode: HealthMode,
-        now: float,
-    ) -> Situation:
-        registry, now_ms = self._plane.registry, int(now * 1000)
-        every, hurt = mitigations.of_cluster(registry, physical.id), health.hurt_least()
-        return Situation(
-            health.verdict,
-            mode,
-            {broker: mitigations.as_open(each, hurt, now_ms) for broker, each in every.items()},
-            self._mitigating.abilities(physical.id),
-            held(registry, physical.id, now_ms),
-            mitigations.acted(registry, physical.id, now_ms),
-            mitigations.given_up(registry, physical.id, now_ms),
-            self._interventions(physical, now_ms),
-            action_modes(physical),
-        )
-
-    def _interventions(self, physical: PhysicalCluster, now_ms: int) -> dict[int, str]:
-        """Brokers that other interventions exclude, and why."""
-        current = open_interventions(self._plane.registry, physical.id, now_ms)
-        blocked = {}
-        for each in physical.brokers:
-            broker = BrokerId(int(each.id))
-            key = mitigations.intervention_key(int(broker))
-            request = OpenIntervention(
-                Actor.HEALTH, key, "", now_ms, brokers=(broker,), zones=zones_of(physical, (broker,))
-            )
-            others = [o for o in current if (o.actor, o.key) != (Actor.HEALTH, key)]
-            if (refusal := conflict(request, others)) is not None:
-                blocked[int(broker)] = f"{refusal[0]} ({refusal[1]})"
-        return blocked
 
     async def _take(self, cluster: str, health: ClusterHealth, take: Take, finding: Finding) -> None:
         hurt = health.hurt_now()

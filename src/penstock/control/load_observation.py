@@ -21,11 +21,13 @@ from penstock.balance.broker_load import (
     ONE_SCRAPE,
     WINDOW_SECONDS_MIN,
     Measurement,
+    Recent,
     Scrape,
     average_weight,
     averaged,
     broker_load,
     measure,
+    recent,
     topic_rates,
 )
 from penstock.balance.cell_load import (
@@ -79,6 +81,9 @@ class LoadObserver(Protocol):
         ...
 
 
+NO_WINDOW: Final = Recent()
+
+
 @dataclass(slots=True)
 class _ObservedBroker:
     """What is known about one broker. Times are those of the steady clock."""
@@ -86,6 +91,7 @@ class _ObservedBroker:
     last: Scrape | None = None
     average: Measurement | None = None
     measured: float | None = None  # when the last window ended
+    recent: Recent = NO_WINDOW
     problems: tuple[str, ...] = (ONE_SCRAPE,)
     replicas: int = 0
     leaders: int = 0
@@ -109,6 +115,7 @@ class _ObservedBroker:
             return
         seconds = scraped.time - before.time
         self.average = averaged(self.average, window, seconds)
+        self.recent = recent(before, scraped, window)
         self._add_tenants(_by_tenant(topic_rates(before, scraped)), seconds)
         self.measured, self.problems = scraped.time, ()
 
@@ -251,6 +258,7 @@ def _event(
 ) -> BrokerLoad:
     average = observed.average or Measurement()
     fresh = observed.fresh(now)
+    newest = NO_WINDOW if fresh is None else observed.recent
     age = None if observed.measured is None else max(0, int((now - observed.measured) * 1000))
     return BrokerLoad(
         cluster=provided.id,
@@ -265,6 +273,10 @@ def _event(
         leaders=observed.leaders,
         disk_used_bytes=None if observed.disk is None else observed.disk[0],
         disk_total_bytes=None if observed.disk is None else observed.disk[1],
+        recent_wait_ms=newest.wait_ms,
+        recent_handlers_busy=newest.handlers_busy,
+        recent_local_ms=newest.local_ms,
+        recent_flush_ms=newest.flush_ms,
     )
 
 

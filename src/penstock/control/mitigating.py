@@ -25,7 +25,7 @@ from penstock.control.planning import returning_leadership
 from penstock.control.probe_tenants import lone_probe_topics
 from penstock.fleet.capabilities import Capability
 from penstock.health.directory_probe import DirectoryProbe
-from penstock.health.mitigation import LATE_SECONDS, Abilities, Step
+from penstock.health.mitigation import Abilities, Step
 from penstock.kafka import isr_exclusion
 from penstock.model import fault_points
 from penstock.model.entities import Mitigation, Operation, PhysicalCluster
@@ -96,11 +96,6 @@ class Mitigating:
         physical = self._plane.registry.need(PhysicalCluster, cluster)
         excludes = physical.lacks(Capability.ISR_EXCLUSION) is None and bool(self._alone(cluster))
         return Abilities(excludes, self._restarter(cluster) is not None)
-
-    def busy(self, cluster: str, now_ms: int) -> frozenset[int]:
-        """Brokers that are restarted on purpose now: what they show is expected."""
-        every = mitigations.of_cluster(self._plane.registry, cluster).values()
-        return frozenset(int(each.broker) for each in every if restarts(each, now_ms))
 
     def carry_out(self, cluster: str, held: Collection[int] = ()) -> None:
         """Begins or continues the effects of every mitigation of a cluster, except those of held brokers."""
@@ -356,18 +351,6 @@ def in_sync(seen: Observation, broker: int) -> bool:
     if broker not in seen.alive:
         return False
     return all(broker in state.isr for state in seen.partitions.values() if broker in state.replicas)
-
-
-def restarts(mitigation: Mitigation, now_ms: int) -> bool:
-    """Whether the broker is restarted on purpose now: by a step, or because only that ends an exclusion.
-
-    A release that takes longer than a restart excuses nothing any more, so that it cannot hide a dead broker.
-    """
-    if mitigation.releasing:
-        recent = now_ms - mitigation.changed_ms < int(LATE_SECONDS * 1000)
-        return recent and Step.EXCLUDE in mitigation.steps
-    under_way = not (mitigation.done or mitigation.failed)
-    return under_way and mitigation.steps[-1:] in ((Step.HOLD,), (Step.RESTART,))
 
 
 def _intent(mitigation: Mitigation) -> tuple[int, bool]:

@@ -15,7 +15,7 @@ from penstock.control.decisions import Decision, new_operation
 from penstock.control.interventions import close_intervention, open_intervention, zones_of
 from penstock.control.registry import Drop, Put
 from penstock.health.detector import HealthState
-from penstock.health.mitigation import HOUR_SECONDS, LEFT, Open, Step
+from penstock.health.mitigation import HOUR_SECONDS, LATE_SECONDS, LEFT, Open, Step
 from penstock.model.entities import (
     Actor,
     BrokerState,
@@ -68,6 +68,18 @@ def others_let_lead(registry: Registry, mitigation: Mitigation) -> bool:
 
 def of_cluster(registry: Registry, cluster: str) -> dict[int, Mitigation]:
     return {int(each.broker): each for each in registry.all(Mitigation) if each.cluster == cluster}
+
+
+def restarts(mitigation: Mitigation, now_ms: int) -> bool:
+    """Whether the broker is restarted on purpose now: by a step, or because only that ends an exclusion.
+
+    A release that takes longer than a restart excuses nothing any more, so that it cannot hide a dead broker.
+    """
+    if mitigation.releasing:
+        recent = now_ms - mitigation.changed_ms < int(LATE_SECONDS * 1000)
+        return recent and Step.EXCLUDE in mitigation.steps
+    under_way = not (mitigation.done or mitigation.failed)
+    return under_way and mitigation.steps[-1:] in ((Step.HOLD,), (Step.RESTART,))
 
 
 def as_open(mitigation: Mitigation, hurt: float | None, now_ms: int) -> Open:

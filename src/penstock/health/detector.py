@@ -5,10 +5,15 @@ Each tick of a broker gets one symptom, from the first rule that holds:
 1. Nothing was probed: unknown.
 2. The controller has fenced it: `fenced` if it responds on its own listener, else `down`.
 3. No probe through the gateway reaches it, and it responds on its own listener: `cut-off`.
-4. Requests without data succeed, and the same way no write to the partition that only it has; or none to a
-   file in its log directory; or that partition has no leader, though the broker is alive: `storage-stuck`.
-5. Its load is high, and that of its peers is not: `suspect`. That is the balancer's problem.
-6. Writes to that partition take three times as long as on its peers, and longer than the floor: `slow`.
+4. Most requests without data succeed, and the same way no write to the partition that only it has; or none
+   to a file in its log directory; or that partition has no leader, though the broker is alive:
+   `storage-stuck`.
+5. It is overloaded, and its peers are not: `suspect`. That is the balancer's problem. Its load is high, or
+   its request handlers have been busy in the last seconds: load is an average, and lags behind. A broker
+   that itself works long on requests, or flushes its log slowly, is not overloaded: a slow disk keeps
+   handlers busy, too.
+6. Writes to that partition take three times as long as on its peers, and longer than the floor: `slow`. If
+   none has a result, the time counts that the broker itself works on produce requests, and that of flushes.
 7. Those are fast, and pairs that it follows are slow, though their leaders are fast alone: `slow-follower`.
 8. Some probes failed: `suspect`.
 
@@ -32,7 +37,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.health.evidence import Evidence, Sample
 
@@ -146,7 +151,9 @@ def _symptom(broker: int, evidence: Mapping[int, Evidence]) -> tuple[HealthState
     if all(each.succeeded == 0 for each in through) and seen.reach.sent and seen.inner.succeeded:
         return HealthState.CUT_OFF, "no probe through the gateway reaches it, and it responds inside"
     responds = seen.reach.succeeded or seen.inner.succeeded
-    if seen.alone.all_failed and responds and not seen.reach.all_failed:
+    # While a link is cut or heals within the tick, writes fail with the requests without data.
+    reached = 2 * seen.reach.succeeded > seen.reach.sent or not seen.reach.sent
+    if seen.alone.all_failed and responds and reached:
         return HealthState.STORAGE_STUCK, "no write succeeds, and requests without data do"
     if seen.directory.all_failed and not seen.alone.succeeded and responds:
         return HealthState.STORAGE_STUCK, "its log directory cannot be written"
@@ -154,10 +161,13 @@ def _symptom(broker: int, evidence: Mapping[int, Evidence]) -> tuple[HealthState
         return HealthState.STORAGE_STUCK, "the partition that only it has is offline, and it is alive"
     peers = [other for other in evidence if other != broker]
     if _overloaded(seen, [evidence[other] for other in peers]):
-        return HealthState.SUSPECT, f"its load is {seen.load:.0%}, which is for the balancer to change"
+        return HealthState.SUSPECT, f"it is {_strain(seen):.0%} loaded, which is for the balancer to change"
     if ratio := _slow_alone(broker, evidence):
         return HealthState.SLOW, f"its writes take {ratio:.0f} times as long as those of its peers"
-    ratio = _slow(seen.followed, [evidence[other].followed for other in peers])
+    ratio = _slow_inside(seen, [evidence[other] for other in peers])
+    if ratio and seen.alone.median_us is None:
+        return HealthState.SLOW, f"it works {ratio:.0f} times as long on produce requests as its peers"
+    ratio = _slow(seen.followed, (evidence[other].followed for other in peers))
     if ratio and not any(_slow_alone(leader, evidence) for leader in seen.leaders):
         return HealthState.SLOW_FOLLOWER, f"pairs that it follows take {ratio:.0f} times as long as others"
     if any(each.sent > each.succeeded for each in through):
@@ -166,30 +176,52 @@ def _symptom(broker: int, evidence: Mapping[int, Evidence]) -> tuple[HealthState
 
 
 def _overloaded(own: Evidence, peers: Sequence[Evidence]) -> bool:
-    others = [each.load for each in peers if each.load is not None]
-    if own.load is None or own.load < LOAD_HIGH or not others:
+    strain = _strain(own)
+    if strain is None or strain < LOAD_HIGH:
         return False
-    return statistics.median(others) < LOAD_HIGH
+    others = [each for each in map(_strain, peers) if each is not None]
+    if not others or statistics.median(others) >= LOAD_HIGH:
+        return False
+    return not _slow_inside(own, peers)
+
+
+def _strain(seen: Evidence) -> float | None:
+    """0 to 1; None: unknown."""
+    if seen.load is None or seen.busy is None:
+        return seen.busy if seen.load is None else seen.load
+    return max(seen.load, seen.busy)
+
+
+def _slow_inside(own: Evidence, peers: Sequence[Evidence]) -> float:
+    """How many times longer than its peers it works on produce requests, or flushes; 0: not much longer."""
+    local = _times_slower(own.local_us, [each.local_us for each in peers])
+    return max(local, _times_slower(own.flush_us, [each.flush_us for each in peers]))
 
 
 def _slow_alone(broker: int, evidence: Mapping[int, Evidence]) -> float:
     if broker not in evidence:
         return 0.0
-    return _slow(evidence[broker].alone, [each.alone for other, each in evidence.items() if other != broker])
+    return _slow(evidence[broker].alone, (each.alone for other, each in evidence.items() if other != broker))
 
 
-def _slow(own: Sample, peers: Sequence[Sample]) -> float:
+def _slow(own: Sample, peers: Iterable[Sample]) -> float:
     """How many times slower than its peers; 0 if it is not, or if there are too few to compare with."""
-    others = [each.median_us for each in peers if each.median_us is not None]
-    if own.sent < SAMPLES_MIN or own.median_us is None or own.median_us < SLOW_FLOOR_US:
+    if own.sent < SAMPLES_MIN or (own.median_us or 0.0) < SLOW_FLOOR_US:
         return 0.0
+    return _times_slower(own.median_us, [each.median_us for each in peers])
+
+
+def _times_slower(own: float | None, peers: Sequence[float | None]) -> float:
+    if own is None or own < SLOW_FLOOR_US:
+        return 0.0
+    others = [each for each in peers if each is not None]
     if len(others) < PEERS_MIN:
         return 0.0
     middle = statistics.median(others)
     deviation = statistics.median(abs(each - middle) for each in others)
-    if own.median_us < SLOW_RATIO * middle or own.median_us < middle + SLOW_MADS * deviation:
+    if own < SLOW_RATIO * middle or own < middle + SLOW_MADS * deviation:
         return 0.0
-    return own.median_us / max(middle, 1.0)
+    return own / max(middle, 1.0)
 
 
 def _after(known: BrokerHealth, symptom: HealthState, reason: str, now: float) -> BrokerHealth:
@@ -232,11 +264,11 @@ def _state(before: HealthState, symptoms: tuple[HealthState, ...]) -> HealthStat
 
 
 def _cluster_fault(brokers: Mapping[int, BrokerHealth], zones: Mapping[int, str]) -> str:
-    """Judged by the newest symptoms too: what begins everywhere at once is no fault of single brokers."""
+    """Judged by the newest symptoms, too, and until all recover: brokers of one fault begin and end apart."""
     sick = [
         broker
         for broker, each in brokers.items()
-        if each.state in SICK or (each.symptoms and each.symptoms[-1] in SICK)
+        if each.state in LASTING or (each.symptoms and each.symptoms[-1] in SICK)
     ]
     if len(sick) > 1 and len(sick) > CLUSTER_RATIO * len(brokers):
         return f"{len(sick)} of {len(brokers)} brokers are sick"
@@ -256,8 +288,11 @@ def _ruled_out(seen: Evidence, state: HealthState) -> tuple[str, ...]:
         out.append("storage-stuck: writes succeed")
     if seen.directory.succeeded:
         out.append("storage: its log directory can be written")
-    if seen.load is not None and seen.load < LOAD_HIGH:
+    strain = _strain(seen)
+    if seen.load is not None and strain is not None and strain < LOAD_HIGH:
         out.append(f"overload: its load is {seen.load:.0%}")
+    if state is HealthState.SLOW and seen.local_us is not None and seen.local_us < SLOW_FLOOR_US:
+        out.append(f"storage: it works {seen.local_us / 1000:.0f} ms on a produce request")
     if state is HealthState.CUT_OFF and not seen.pressed:
         out.append("clients: no gateway reports requests that wait for it")
     return tuple(out)

@@ -21,7 +21,7 @@ from penstock.model.events import Probe, ProbeRole
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from penstock.model.events import HealthProbe
+    from penstock.model.events import BrokerLoad, HealthProbe
 
 TICK_SECONDS: Final = 5.0
 GRACE_SECONDS: Final = 2.5  # from when a probe is due until its result, or that it waits, is known
@@ -64,7 +64,11 @@ class Evidence:
     fenced: bool | None = None  # None: unknown
     directory: Sample = NONE  # of local brokers
     leaderless: bool = False  # the partition that only it has had no leader all the time
-    load: float | None = None  # 0 to 1; None: unknown
+    load: float | None = None  # 0 to 1; None: unknown, as the next four
+    busy: float | None = None  # 0 to 1, of the request handlers in the last seconds
+    wait_us: float | None = None  # of a request in the broker's queues
+    local_us: float | None = None  # in which the broker itself worked on a produce request
+    flush_us: float | None = None  # of a flush of a log
     pressed: bool = False  # clients' requests wait at a gateway
     leaders: frozenset[int] = frozenset()  # of the pairs that it follows
 
@@ -125,10 +129,28 @@ def reliable(probes: Sequence[HealthProbe], since_ms: int, until_ms: int) -> fro
 
 
 def with_context(
-    evidence: Mapping[int, Evidence], loads: Mapping[int, float | None], pressed: Collection[int]
+    evidence: Mapping[int, Evidence], loads: Iterable[BrokerLoad], pressed: Collection[int]
 ) -> dict[int, Evidence]:
     """Adds what metrics and gateways show."""
-    return {b: replace(e, load=loads.get(b), pressed=b in pressed) for b, e in evidence.items()}
+    by_broker = {int(each.broker): each for each in loads}
+    return {b: replace(_with_load(e, by_broker.get(b)), pressed=b in pressed) for b, e in evidence.items()}
+
+
+def _with_load(evidence: Evidence, load: BrokerLoad | None) -> Evidence:
+    if load is None:
+        return evidence
+    return replace(
+        evidence,
+        load=load.load,
+        busy=load.recent_handlers_busy,
+        wait_us=_microseconds(load.recent_wait_ms),
+        local_us=_microseconds(load.recent_local_ms),
+        flush_us=_microseconds(load.recent_flush_ms),
+    )
+
+
+def _microseconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds * 1000
 
 
 def hurt_share(probes: Iterable[HealthProbe]) -> float | None:

@@ -112,6 +112,8 @@ class BrokerMetrics:
     partitions_under_replicated: float = 0.0
     partitions_under_min_isr: float = 0.0
     partitions_at_min_isr: float = 0.0
+    log_flushes: float = -1.0  # cumulative; −1: not exported
+    log_flush_ms_mean: float = 0.0  # of all since the node started
     isr_shrinks: float = 0.0  # cumulative
     isr_expands: float = 0.0
     requests: Mapping[str, RequestTimes] = field(default_factory=dict)

@@ -266,6 +266,7 @@ class BrokerLoad(Event):
     """
 
     kind: ClassVar[str] = "load"
+    minor: ClassVar[int] = 1
     topic: ClassVar[str] = LOAD_TOPIC
 
     cluster: PhysicalClusterId
@@ -287,9 +288,14 @@ class BrokerLoad(Event):
     leaders: int = 0
     disk_used_bytes: int | None = None  # None: not reported
     disk_total_bytes: int | None = None
+    # Between the last two scrapes alone; None: unknown
+    recent_wait_ms: float | None = None
+    recent_handlers_busy: float | None = None
+    recent_local_ms: float | None = None  # of a produce request, in which the broker itself worked on it
+    recent_flush_ms: float | None = None  # of a flush of a log
 
     def __post_init__(self) -> None:
-        for name in ("load", "handlers_busy", "network_busy"):
+        for name in ("load", "handlers_busy", "network_busy", "recent_handlers_busy"):
             value = getattr(self, name)
             self.require(value is None or 0 <= value <= 1, name, "between 0 and 1")
         known = self.load is not None and self.scrape_age_ms is not None

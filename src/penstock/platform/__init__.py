@@ -16,6 +16,7 @@ Modules:
   companions          the processes beside the fleet: control plane, coordinator, gateways, checker
   control_client      calls the control plane's HTTP API, and waits for operations
   debug_bundle        versions, settings, state, logs and metrics in one archive, without secrets
+  drill_guard         makes a process stand still, and lets it continue whatever happens
   demo_tenant         a logical cluster with one topic and a record a second
   keyring             API keys saved on this machine
   local_platform      starts, supervises, stops and deletes the local platform

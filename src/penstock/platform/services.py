@@ -6,14 +6,14 @@ import json
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from penstock.control.physical.gateway_files import GATEWAY_FILE, advertised_bootstrap, management_address
 from penstock.control.physical.local import dedicated_homes
 from penstock.fleet.supervisor import supervisor_of
 from penstock.pipeline.status import all_statuses
 from penstock.platform.companions import CONTROL, SUPERVISOR, service_records
-from penstock.platform.control_client import read_address
+from penstock.platform.control_client import operator_token, read_address
 from penstock.process_identity import read_record
 
 if TYPE_CHECKING:
@@ -92,6 +92,28 @@ def job_states(layout: Layout) -> list[dict[str, Any]]:
         {"job": each.job, "state": each.state, "lag": each.lag, "error": each.error}
         for each in all_statuses(layout.home / "pipeline" / "state")
     ]
+
+
+def broker_health(fleet: LocalFleet) -> dict[tuple[str, str], str]:
+    """By cluster and node, how brokers are judged; nothing unless a control plane responds."""
+    if not (url := control_plane_url(fleet.layout)) or not (token := operator_token(fleet.layout)):
+        return {}
+    request = Request(f"{url}/v1/health", headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - ours
+    try:
+        with urlopen(request, timeout=RESPONSE_SECONDS_MAX) as response:  # noqa: S310 - our address
+            judged = {
+                (cluster["physical_cluster"], broker["broker"]): str(broker["health"])
+                for cluster in json.load(response)
+                for broker in cluster["brokers"]
+            }
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return {}
+    return {
+        (cluster.name, node.spec.name): judged[cluster.cluster.id, node.spec.id]
+        for cluster in fleet.clusters
+        for node in cluster.nodes
+        if node.spec.is_broker and (cluster.cluster.id, node.spec.id) in judged
+    }
 
 
 def control_plane_url(layout: Layout) -> str:

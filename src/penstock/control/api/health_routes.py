@@ -79,6 +79,15 @@ class ExplanationView(View):
     evidence: dict[str, SampleView]
     fenced: bool | None
     load: float | None
+    """As the next ones, null: unknown."""
+    handlers_busy: float | None
+    """0 to 1, in the last seconds."""
+    wait_us: float | None
+    """Of a request in the broker's queues."""
+    local_us: float | None
+    """In which the broker itself worked on a produce request."""
+    flush_us: float | None
+    """Of a flush of a log."""
     ruled_out: list[str]
     connection_us: dict[str, int]
     """Stages of the last fresh connection through its gateway."""
@@ -210,6 +219,10 @@ async def explain(plane: CurrentPlane, token: Caller, physical: Id, broker: Numb
         },
         fenced=None if evidence is None else evidence.fenced,
         load=None if evidence is None else evidence.load,
+        handlers_busy=None if evidence is None else evidence.busy,
+        wait_us=None if evidence is None else evidence.wait_us,
+        local_us=None if evidence is None else evidence.local_us,
+        flush_us=None if evidence is None else evidence.flush_us,
         ruled_out=[each for finding in findings if finding.broker == broker for each in finding.ruled_out],
         connection_us=dict(health.stages.get(broker, {})) if health is not None else {},
     )

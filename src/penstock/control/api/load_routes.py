@@ -45,6 +45,13 @@ class BrokerLoadView(View):
     leaders: int
     disk_used_bytes: int | None
     disk_total_bytes: int | None
+    recent_wait_ms: float | None
+    """As `wait_ms`, between the last two scrapes alone. As the next ones, null: unknown."""
+    recent_handlers_busy: float | None
+    recent_local_ms: float | None
+    """Time in which the broker itself worked on a produce request."""
+    recent_flush_ms: float | None
+    """Time of a flush of a log."""
     scrape_age_ms: int | None
     """Age of the last measurement; null: there never was one."""
     time_ms: int

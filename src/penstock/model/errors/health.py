@@ -78,7 +78,7 @@ class ActionUnknown(CallerError):
 class DrillRefused(CallerError):
     code = "PEN-5623"
     text = "no drill on broker {broker}: {reason}"
-    hint = "A drill needs a local fleet that is healthy, with another broker in a broker's place."
+    hint = "A drill needs a healthy broker of the local fleet, another one in its place, and no other drill."
 
 
 class IncidentClosed(CallerError):

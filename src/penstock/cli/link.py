@@ -24,8 +24,10 @@ from penstock.link.verify import compare
 from penstock.log_lines import announce
 from penstock.metrics_server import metrics_at, on_loop, page_of
 from penstock.model.errors import Exit
+from penstock.model.errors.link import TailStoreMissing
 from penstock.model.fault_points import check_armed
 from penstock.model.plural import counted
+from penstock.tier.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,6 +54,13 @@ _PARTITIONS = {
     "SOURCE END": "source_end",
     "LAG": "lag",
     "FAILED": "failed",
+}
+_TAILS = {
+    "SAVED TAIL": "partition",
+    "FROM": "start",
+    "TO": "end",
+    "BATCHES": "batches",
+    "TRUNCATED TO": "kept",
 }
 _COMPARED = {"PARTITION": "partition", "FROM": "start", "TO": "end", "SAME": "same", "DIGEST": "digest"}
 
@@ -117,12 +126,18 @@ async def show_(name: Name, *, settings: Settings, options: Options = Options())
     async with _clients(read_link_settings(settings)) as clients:
         row = await commands.show(clients.destination, name)
     partitions = [{"partition": place, **one} for place, one in row["progress"].items()]
+    saved = [
+        {"partition": place, **{key: one[key] for key in ("start", "end", "batches", "kept")}}
+        for place, one in row["tails"].items()
+        if one["end"] > one["start"]
+    ]
     problems = [f"problem with {duty}: {reason}" for duty, reason in row["problems"].items()]
     view = Group(
         _state_table(row),
         "",
         *problems,
         table_of(partitions, _PARTITIONS, empty="no partitions yet"),
+        *((table_of(saved, _TAILS),) if saved else ()),
     )
     show(row, options.form, view)
     return Exit.UNHEALTHY if row["failed"] else Exit.FINE
@@ -145,6 +160,7 @@ async def run(name: Name, *, settings: Settings, log_format: LogLines = None) ->
             controllers,
             parsed.shadow,
             bytes_per_second=parsed.bytes_per_second,
+            tails=Store(parsed.tails) if parsed.tails is not None else None,
         )
         metrics, loop = LinkMetrics(runner), asyncio.get_running_loop()
         page = on_loop(loop, page_of(metrics))
@@ -195,6 +211,28 @@ async def failover(name: Name, *, settings: Settings, yes: Yes = False, options:
     ):
         return Exit.FAILED
     return await _request(name, settings, Action.FAILOVER, options)
+
+
+@app.command
+async def reverse(name: Name, *, settings: Settings, yes: Yes = False, options: Options = Options()) -> int:
+    """Reverse an active link: its old source becomes the mirror. `penstock link run` carries it out.
+
+    In the settings file, `destination` is the old source, and `source` the active side. What only the old
+    source has is saved to `tails` first; then the old source is truncated to what both have.
+
+    Example:  penstock link reverse east --settings back.yaml --yes
+    """
+    parsed = read_link_settings(settings)
+    if parsed.tails is None:
+        raise TailStoreMissing(link=name)
+    warning = f"This closes the topics of {name} on {parsed.destination.bootstrap} and truncates them."
+    if not confirmed(warning, yes=yes):
+        return Exit.FAILED
+    async with _clients(parsed) as clients:
+        row = await commands.reverse(clients.source, clients.destination, name, shadow_id=parsed.shadow_id)
+    _show_state(row, options)
+    report(f"recorded the link back; start it with `penstock link run {name} --settings {settings}`")
+    return Exit.FINE
 
 
 @app.command

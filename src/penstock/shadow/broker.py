@@ -17,7 +17,7 @@ from penstock.model.errors.shadow import ShadowIdInvalid, ShadowShutdownStuck
 from penstock.model.errors.wire import BrokerUnknown
 from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import SHADOW_IDS, is_shadow
-from penstock.shadow.following import abandoned, regain, renew_epoch
+from penstock.shadow.following import abandoned, join, regain, release, renew_epoch
 from penstock.shadow.identity import load_identity
 from penstock.shadow.registration import Endpoint, Session
 from penstock.shadow.requests import Requests
@@ -183,6 +183,14 @@ class ShadowBroker:
     async def regain(self, topic: str, partition: PartitionId) -> None:
         """Lead a partition again that a real broker leads; returns when the shadow does."""
         await regain(self, self._brokers, topic, partition)
+
+    async def join(self, places: Sequence[tuple[str, PartitionId]]) -> None:
+        """Become the first replica of existing partitions; real brokers lead them until `regain`."""
+        await join(self, self._brokers, places)
+
+    async def release(self, topic: str, partition: PartitionId) -> None:
+        """Let a real in-sync replica lead again."""
+        await release(self, self._brokers, topic, partition)
 
     async def renew_epoch(self, topic: str, partition: PartitionId) -> None:
         """Begin a new term of leadership; a real in-sync replica leads in between."""

@@ -92,6 +92,12 @@ DECIDED: dict[str, Access] = {
     "resumeRoll": Access.PLATFORM,
     "abortRoll": Access.PLATFORM,
     "rollBack": Access.PLATFORM,
+    "listLinks": Access.PLATFORM,
+    "getLink": Access.PLATFORM,
+    "pauseLink": Access.PLATFORM,
+    "resumeLink": Access.PLATFORM,
+    "promoteLink": Access.PLATFORM,
+    "failoverLink": Access.PLATFORM,
     "listProfiles": Access.PLATFORM,
     "getProfile": Access.PLATFORM,
     "checkProfile": Access.PLATFORM,
@@ -164,6 +170,7 @@ class Cluster:
             "roll": "roll-7hq2mz",
             "incident": "inc-7hq2mz",
             "profile": "small",
+            "link": "east",
             "name": "root",
         }
         self.secrets = {name, made["id"], account, key["key"]["id"]}

@@ -127,11 +127,7 @@ async def test_a_reversed_link_saves_the_tail_truncates_the_old_source_and_makes
             await commands.reverse(active, old, "east")
         (tmp_path / "back").mkdir()
         back = link_file(west, east, tmp_path / "back")
-        for point in POINTS:
-            armed = start(back, point)
-            await asyncio.to_thread(armed.wait, WAIT_SECONDS)
-            assert armed.returncode == -9, f"{point}: the process ended with {armed.returncode}"
-            assert closing_acl("keyed") in await acls.describe(old, AclFilter())
+        await die_at_each_point(old, lambda point: start(back, point))
         child = start(back)
         row = await until(old, child, mirrors(560))
         assert await differing(active, old, ["keyed"]) == []
@@ -165,6 +161,14 @@ async def test_a_reversed_link_saves_the_tail_truncates_the_old_source_and_makes
         await until(active, child, mirrors(635))
         assert await differing(old, active, NAMES) == []
     log.close()
+
+
+async def die_at_each_point(old: Client, start: Callable[[str], Popen[Any]]) -> None:
+    for point in POINTS:
+        armed = start(point)
+        await asyncio.to_thread(armed.wait, WAIT_SECONDS)
+        assert armed.returncode == -9, f"{point}: the process ended with {armed.returncode}"
+        assert closing_acl("keyed") in await acls.describe(old, AclFilter())
 
 
 async def fail_over(

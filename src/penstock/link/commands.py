@@ -185,9 +185,8 @@ async def request(
     """Record an action, and wait until the running link has carried it out."""
     before = await show(client, link)
     next_state(link, State(before["state"]), action)
-    store = LinkStore(client)
     number = time.time_ns()
-    await store.put(f"request/{link}", {"id": number, "action": action})
+    await record_request(client, link, action, number)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         row = await show(client, link)
@@ -198,6 +197,15 @@ async def request(
             return row
         await asyncio.sleep(POLL_SECONDS)
     raise LinkNotRunning(link=link, action=action, seconds=seconds)
+
+
+async def record_request(client: Client, link: str, action: Action, number: int) -> None:
+    """For the process that runs the link. `number` rises with time; an older request is not repeated."""
+    store = LinkStore(client)
+    await store.refresh()
+    last = store.documents.get(f"request/{link}", {"id": 0})["id"]
+    if number > last:
+        await store.put(f"request/{link}", {"id": number, "action": action})
 
 
 async def delete(client: Client, link: str) -> None:

@@ -10,6 +10,7 @@ Modules:
   broker_schemas  requests and responses of those routes
   gateway_routes  the list of gateways, and the calls that they make
   health_routes   routes for health, error budgets, incidents and holds
+  link_routes     routes for cluster links
   load_routes     routes for broker load and its profile
   plan_routes     routes for balancing plans
   plan_schemas    requests and responses of those routes

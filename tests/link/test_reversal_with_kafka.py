@@ -20,6 +20,7 @@ from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.client import Client
 from penstock.link import commands
 from penstock.link.mirror_topics import closing_acl
+from penstock.link.readiness import readiness
 from penstock.link.runner import LinkRunner
 from penstock.link.states import Action, State
 from penstock.model.errors.link import LinkExists, LinkStateConflict, NotTheOldSource
@@ -163,6 +164,16 @@ async def test_a_reversed_link_saves_the_tail_truncates_the_old_source_and_makes
     log.close()
 
 
+async def shows_what_a_promotion_would_find(source: Client, client: Client) -> None:
+    ready = await readiness(source, client, await commands.show(client, "east"))
+    assert ready.blockers == ()
+    assert [(one.topic, one.partitions, one.lag) for one in ready.topics] == [("idle", 1, 0), ("keyed", 2, 0)]
+    assert [one.last_record_seconds is None for one in ready.topics] == [True, False]
+    assert [(one.group, one.state, one.unread, one.blocked) for one in ready.groups] == [
+        ("billing", "Empty", 300, False)
+    ]
+
+
 async def die_at_each_point(old: Client, start: Callable[[str], Popen[Any]]) -> None:
     for point in POINTS:
         armed = start(point)
@@ -191,6 +202,7 @@ async def fail_over(
     await until_mirrored(client, task, 500)
     with pytest.raises(LinkStateConflict):
         await commands.reverse(client, source, "east")
+    await shows_what_a_promotion_would_find(source, client)
     await commands.request(client, "east", Action.PAUSE)
     await asyncio.to_thread(produce, east, "keyed", 500, 40)
     await asyncio.to_thread(read_values, east, "reader-of-tail", "keyed", 540)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from penstock.cli.settings import LogLines, Options, start_logs
 from penstock.kafka.client import Client
 from penstock.link import commands
 from penstock.link.metrics import LinkMetrics
+from penstock.link.readiness import readiness
 from penstock.link.runner import LinkRunner
 from penstock.link.settings import read_link_settings
 from penstock.link.states import Action
@@ -62,6 +63,15 @@ _TAILS = {
     "BATCHES": "batches",
     "TRUNCATED TO": "kept",
 }
+_READY_TOPICS = {
+    "TOPIC": "topic",
+    "PARTITIONS": "partitions",
+    "LAG": "lag",
+    "OPEN TRANSACTIONS": "open_transactions",
+    "RECENT PRODUCERS": "recent_producers",
+    "LAST RECORD": "last_record",
+}
+_READY_GROUPS = {"GROUP": "group", "STATE": "state", "UNREAD": "unread", "BLOCKED": "blocked"}
 _COMPARED = {"PARTITION": "partition", "FROM": "start", "TO": "end", "SAME": "same", "DIGEST": "digest"}
 
 
@@ -190,11 +200,22 @@ async def resume(name: Name, *, settings: Settings, options: Options = Options()
 
 
 @app.command
-async def promote(name: Name, *, settings: Settings, yes: Yes = False, options: Options = Options()) -> int:
+async def promote(
+    name: Name,
+    *,
+    settings: Settings,
+    dry_run: Annotated[
+        bool, Parameter(help="Only show lag, producers and groups, and what prevents it.", negative="")
+    ] = False,
+    yes: Yes = False,
+    options: Options = Options(),
+) -> int:
     """Close the source for writes, wait until the lag is 0, and open the mirrors for writes.
 
-    Example:  penstock link promote east --settings link.yaml --yes
+    Example:  penstock link promote east --settings link.yaml --dry-run
     """
+    if dry_run:
+        return await _show_readiness(name, settings, options)
     if not confirmed(f"This closes the source topics of {name} for writes, for good.", yes=yes):
         return Exit.FAILED
     return await _request(name, settings, Action.PROMOTE, options)
@@ -276,6 +297,24 @@ async def delete(name: Name, *, settings: Settings, yes: Yes = False) -> int:
         await commands.delete(clients.destination, name)
     report("deleted")
     return Exit.FINE
+
+
+async def _show_readiness(name: str, settings: Path, options: Options) -> int:
+    async with _clients(read_link_settings(settings)) as clients:
+        row = await commands.show(clients.destination, name)
+        ready = await readiness(clients.source, clients.destination, row)
+    topics, groups = [asdict(one) for one in ready.topics], [asdict(one) for one in ready.groups]
+    for one in topics:
+        last = one["last_record_seconds"]
+        one["last_record"] = "none" if last is None else f"{last:.0f} s ago"
+    view = Group(
+        table_of(topics, _READY_TOPICS, empty="nothing is mirrored yet"),
+        "",
+        table_of(groups, _READY_GROUPS, empty="no groups"),
+        *(f"prevents it: {one}" for one in ready.blockers),
+    )
+    show(asdict(ready), options.form, view)
+    return Exit.UNHEALTHY if ready.blockers else Exit.FINE
 
 
 async def _request(name: str, settings: Path, action: Action, options: Options) -> int:

@@ -236,6 +236,7 @@ def _row(store: LinkStore, name: str) -> dict[str, Any]:
         "request": status.get("request", 0),
         "error": status.get("error", ""),
         "problems": status.get("problems", {}),
+        "at_ms": status.get("at_ms", 0),
         "progress": progress,
         "tails": status.get("tails", {}),
     }

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.transactions import Producer
-from penstock.link.readiness import GroupReadiness, TopicReadiness, blockers, topic_readiness
+from penstock.link.readiness import GroupReadiness, TopicReadiness, blockers, topic_readiness, unread_records
 from penstock.link.states import State
 
 NOW_MS = 1_000_000_000
@@ -35,6 +35,13 @@ def test_a_topic_shows_its_lag_and_those_that_still_write() -> None:
 def test_the_lag_of_a_partition_that_is_not_mirrored_is_unknown() -> None:
     shown = topic_readiness("orders", {FIRST: 100, SECOND: 50}, {FIRST: 90}, [], [-1, -1], NOW_MS)
     assert (shown.lag, shown.last_record_seconds) == (None, None)
+
+
+def test_a_partition_without_an_offset_is_unread_from_its_start() -> None:
+    ranges = {FIRST: (10, 100), SECOND: (20, 50), TopicPartition("other", 0): (0, 70)}
+    assert unread_records({FIRST: 90}, ranges) == 10 + 30
+    assert unread_records({FIRST: 5, SECOND: 60}, ranges) == 90 + 0
+    assert unread_records({TopicPartition("unknown", 0): 3}, ranges) is None
 
 
 def test_lag_and_producers_prevent_no_promotion() -> None:

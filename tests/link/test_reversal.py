@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kafka.admin import group_offsets, groups, topics
+from penstock.kafka.admin import configs, group_offsets, groups, topics
 from penstock.kafka.admin.group_offsets import CommittedOffset
 from penstock.kafka.admin.groups import GroupType
 from penstock.kafka.admin.partitions import TopicPartition
-from penstock.link import source, tails
-from penstock.link.lineage import Lineage, LineageEntry
+from penstock.kafka.metadata_image import PartitionId
+from penstock.link import commands, source, tails
+from penstock.link import reversal as reversal_module
+from penstock.link.lineage import Lineage, LineageEntry, lineage_of
 from penstock.link.reversal import Reversal, clamp_groups
+from penstock.link.runner import LinkRunner
+from penstock.link.states import State
 from penstock.link.tails import Tail, find_tail, save, tail_between, tail_of
-from penstock.model.errors.link import SourceUnusable, TailNotSettled, TailStoreMissing
+from penstock.model.errors.link import MirrorTopicInvalid, SourceUnusable, TailNotSettled, TailStoreMissing
+from penstock.model.errors.wire import KafkaMissing
 from penstock.shadow.epoch_history import EpochHistory, EpochStart
 from penstock.shadow.responses import Truncation
 from penstock.tier.store import Store, StoreSettings
 from penstock.wire.records import Record, batches, write
+from tests.link.test_interrupted import runner_with
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.kafka.client import Client
 
 PLACE = TopicPartition("orders", 0)
+MISSING = {"api": "Metadata", "subject": "", "detail": "", "error": "", "error_code": 3}
 ACTIVE, OLD = cast("Client", "active"), cast("Client", "old")
 
 
@@ -210,3 +218,112 @@ async def test_a_group_that_has_read_the_tail_continues_at_the_end(monkeypatch: 
     monkeypatch.setattr(group_offsets, "commit", commit)
     await clamp_groups(OLD, {PLACE: 100})
     assert commits == {"beyond": {PLACE: CommittedOffset(100, -1, "note")}}
+
+
+def described(topic_id: int, count: int) -> SimpleNamespace:
+    return SimpleNamespace(id=UUID(int=topic_id), partitions=tuple(range(count)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tiered", "reason"),
+    [
+        (described(6, 2), described(9, 2), "false", "created again"),
+        (KafkaMissing(**MISSING), described(9, 2), "false", "deleted on the old source"),
+        (described(5, 2), KafkaMissing(**MISSING), "false", "deleted on the active side"),
+        (described(5, 3), described(9, 2), "false", "3 partitions"),
+        (described(5, 2), described(9, 2), "true", "tiered"),
+    ],
+    ids=["created again", "deleted there", "deleted here", "more partitions", "tiered"],
+)
+async def test_a_topic_that_is_not_the_mirrored_one_is_not_truncated(
+    old: Any, new: Any, tiered: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def describe(client: Client, _names: object) -> dict[str, Any]:
+        return {"orders": old if client is OLD else new}
+
+    async def describe_configs(*_: object, names: object) -> dict[Any, Any]:
+        assert names == [commands.TIERED]
+        return {configs.topic("orders"): {commands.TIERED: SimpleNamespace(value=tiered)}}
+
+    monkeypatch.setattr(topics, "describe", describe)
+    monkeypatch.setattr(configs, "describe", describe_configs)
+    with pytest.raises(MirrorTopicInvalid, match=reason):
+        await commands._check_reversible(ACTIVE, OLD, {"orders": str(UUID(int=5))})
+
+
+class Shadow:
+    """Leads `orders-0` after `regain`; a super user writes before the first time."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.is_stepping_down = False
+
+    async def regain(self, *_: object) -> None:
+        self.calls.append("regain")
+
+    async def release(self, *_: object) -> None:
+        self.calls.append("release")
+
+
+async def test_what_was_written_after_the_tail_was_saved_is_saved_before_it_is_truncated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shadow = Shadow()
+    recorded: list[int] = []
+    written: list[Lineage] = []
+    ends = [15, 15]
+    key = PartitionId(UUID(int=5), 0)
+    saved = Tail(10, 13, 10, emptied=False, batches=3, saved=True)
+
+    async def replica_range(*_: object) -> tuple[int, int]:
+        return 0, ends.pop(0)
+
+    async def settled_ends(*_: object) -> dict[TopicPartition, int]:
+        return {PLACE: 15}
+
+    async def save_tail(self: Reversal, place: TopicPartition, _: Lineage, end: int) -> None:
+        self.tails = {**self.tails, str(place): Tail(10, end, 10, emptied=False, saved=True).as_json()}
+        recorded.append(end)
+
+    async def write_lineage(_: TopicPartition, lineage: Lineage) -> None:
+        written.append(lineage)
+
+    monkeypatch.setattr(reversal_module, "replica_range", replica_range)
+    monkeypatch.setattr(tails, "settled_ends", settled_ends)
+    monkeypatch.setattr(Reversal, "_save_tail", save_tail)
+    reversal = Reversal("east", ACTIVE, OLD, None, {str(PLACE): saved.as_json()}, cast("Any", None))
+    mirror = cast("Any", SimpleNamespace(lineages={}, shadow=shadow, write_lineage=write_lineage))
+    back = Lineage((LineageEntry(0, 2, 5),))
+    for _ in range(2):  # a repetition changes nothing
+        await reversal._prepare(mirror, PLACE, key, back)
+    assert shadow.calls == ["regain", "release", "regain"]
+    assert (recorded, written) == ([15], [back.truncated(10)])
+    assert lineage_of(mirror.lineages["orders/0"]).truncating_to == 10
+
+
+async def test_a_link_back_mirrors_only_after_its_tails_are_saved_and_all_replicas_truncated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, committed = runner_with(state=State.CREATING)
+    runner._definition = {"reverses": {"topics": ["orders"]}}
+    truncated = [False, True]
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    async def describe(*_: object) -> dict[str, Any]:
+        return {"orders": described(9, 1)}
+
+    async def truncate(*_: object) -> bool:
+        return truncated.pop(0)
+
+    monkeypatch.setattr(LinkRunner, "_check_source", nothing)
+    monkeypatch.setattr(topics, "describe", describe)
+    monkeypatch.setattr(Reversal, "save_tails", nothing)
+    monkeypatch.setattr(Reversal, "truncate", truncate)
+    mirror = cast("Any", SimpleNamespace(topic_ids={}))
+    await runner._reverse(mirror)
+    assert [one["state"] for one in committed] == [State.REVERSING, State.TRUNCATING]
+    await runner._reverse(mirror)
+    assert runner.state is State.MIRRORING
+    assert runner.status["topics"] == mirror.topic_ids == {"orders": str(UUID(int=9))}

@@ -61,6 +61,7 @@ async def readiness(there: Client, here: Client, row: Mapping[str, Any]) -> Read
     ends = results_or_raise(
         await list_offsets(there, dict.fromkeys(places, OffsetSpec.LATEST), replica=source.DEBUG_REPLICA)
     )
+    starts = results_or_raise(await list_offsets(there, dict.fromkeys(places, OffsetSpec.EARLIEST)))
     last = results_or_raise(await list_offsets(there, dict.fromkeys(places, OffsetSpec.MAX_TIMESTAMP)))
     producers = results_or_raise(await transactions.producers(there, places))
     log_ends = {place: one.offset for place, one in ends.items()}
@@ -75,7 +76,7 @@ async def readiness(there: Client, here: Client, row: Mapping[str, Any]) -> Read
         )
         for name in described
     )
-    listed = await _groups(there, here, log_ends)
+    listed = await _groups(there, here, {one: (starts[one].offset, end) for one, end in log_ends.items()})
     return Readiness(rows, listed, blockers(row, rows, listed, now_ms))
 
 
@@ -122,8 +123,24 @@ def blockers(
     return tuple(found)
 
 
+def unread_records(
+    committed: Mapping[TopicPartition, int], ranges: Mapping[TopicPartition, tuple[int, int]]
+) -> int | None:
+    """Of the topics that a group reads, as far as its offsets show; None if it reads none of them.
+
+    A partition of such a topic without an offset counts from its start."""
+    read = {place.topic for place in committed if place in ranges}
+    if not read:
+        return None
+    return sum(
+        max(0, end - max(start, committed.get(place, start)))
+        for place, (start, end) in ranges.items()
+        if place.topic in read
+    )
+
+
 async def _groups(
-    there: Client, here: Client, ends: Mapping[TopicPartition, int]
+    there: Client, here: Client, ranges: Mapping[TopicPartition, tuple[int, int]]
 ) -> tuple[GroupReadiness, ...]:
     """Groups with offsets of these partitions."""
     states = {name: one.state for name, one in (await groups.list_all(here)).items()}
@@ -132,10 +149,8 @@ async def _groups(
         if name.startswith(INTERNAL_GROUPS) or listing.type is GroupType.SHARE:
             continue
         committed = await group_offsets.committed(there, name)
-        unread = {place: ends[place] - one.offset for place, one in committed.items() if place in ends}
-        if unread:
+        unread = unread_records({place: one.offset for place, one in committed.items()}, ranges)
+        if unread is not None:
             blocked = states.get(name, "") not in WITHOUT_MEMBERS
-            found.append(
-                GroupReadiness(name, listing.state, sum(max(0, n) for n in unread.values()), blocked)
-            )
+            found.append(GroupReadiness(name, listing.state, unread, blocked))
     return tuple(found)

@@ -110,17 +110,17 @@ def blockers(
     now_ms: int,
 ) -> tuple[str, ...]:
     """Lag and running producers prevent nothing: a promotion closes the source and waits."""
-    found = []
+    reasons = []
     if row["state"] != State.MIRRORING:
-        found.append(f"the link is {row['state']}")
+        reasons.append(f"the link is {row['state']}")
     silent = (now_ms - row["at_ms"]) / 1000
     if silent > REPORT_SECONDS_MAX:
-        found.append(f"its process has not reported for {silent:.0f} s")
-    found += [f"{place} has stopped: {reason}" for place, reason in sorted(row["failed"].items())]
-    found += [f"problem with {what}: {why}" for what, why in sorted(row["problems"].items())]
-    found += [f"topic {one.topic} is not mirrored completely" for one in rows if one.lag is None]
-    found += [f"group {one.group} has members on the destination" for one in listed if one.blocked]
-    return tuple(found)
+        reasons.append(f"its process has not reported for {silent:.0f} s")
+    reasons += [f"{place} has stopped: {reason}" for place, reason in sorted(row["failed"].items())]
+    reasons += [f"problem with {what}: {why}" for what, why in sorted(row["problems"].items())]
+    reasons += [f"topic {one.topic} is not mirrored completely" for one in rows if one.lag is None]
+    reasons += [f"group {one.group} has members on the destination" for one in listed if one.blocked]
+    return tuple(reasons)
 
 
 def unread_records(
@@ -144,7 +144,7 @@ async def _groups(
 ) -> tuple[GroupReadiness, ...]:
     """Groups with offsets of these partitions."""
     states = {name: one.state for name, one in (await groups.list_all(here)).items()}
-    found = []
+    rows = []
     for name, listing in sorted((await groups.list_all(there)).items()):
         if name.startswith(INTERNAL_GROUPS) or listing.type is GroupType.SHARE:
             continue
@@ -152,5 +152,5 @@ async def _groups(
         unread = unread_records({place: one.offset for place, one in committed.items()}, ranges)
         if unread is not None:
             blocked = states.get(name, "") not in WITHOUT_MEMBERS
-            found.append(GroupReadiness(name, listing.state, unread, blocked))
-    return tuple(found)
+            rows.append(GroupReadiness(name, listing.state, unread, blocked))
+    return tuple(rows)

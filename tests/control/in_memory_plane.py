@@ -27,6 +27,7 @@ from penstock.control.findings import all_findings
 from penstock.control.gateway_calls import GatewayCalls
 from penstock.control.gateway_directory import GatewayDirectory
 from penstock.control.health_service import HealthService
+from penstock.control.links import Links, LinksRead, Row
 from penstock.control.mitigating import Mitigating
 from penstock.control.physical.cluster_access import Clusters
 from penstock.control.planning import PlanMaker
@@ -41,6 +42,7 @@ from penstock.model.entities import OperatorRole, OperatorToken
 from penstock.model.errors.balance import ClusterUnobserved, PlanUnknown
 from penstock.model.errors.control import NotActive
 from penstock.model.errors.fleet import AdoptedInUse
+from penstock.model.errors.link import LinkUnknown
 from penstock.model.ids import LogicalClusterId
 from tests.control.in_memory_control import InMemoryControl
 
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from penstock.control.healing_service import ClusterHealing
     from penstock.control.physical.cluster_access import Provisioner
     from penstock.control.planning import ClusterReading
+    from penstock.link.states import Action
     from penstock.model.durability import FindingRecord, FindingState
     from penstock.model.entities import Entity, ServiceAccount
     from penstock.model.events import AuditEvent, BrokerLoad, LoadHour, QuotaShares
@@ -102,6 +105,28 @@ class InMemoryHours:
         return {hour: each for hour, each in self.known.items() if each.cluster == cluster}
 
 
+class InMemoryLinks(Links):
+    """Links as their processes reported them."""
+
+    def __init__(self) -> None:
+        super().__init__(Clusters(()))
+        self.known: dict[tuple[str, str], Row] = {}
+        self.unread: dict[str, str] = {}
+        self.requests: list[tuple[str, str, Action]] = []
+
+    async def read(self) -> LinksRead:
+        return LinksRead(tuple((key[0], row) for key, row in sorted(self.known.items())), self.unread)
+
+    async def show(self, cluster: str, link: str) -> Row:
+        if (cluster, link) not in self.known:
+            raise LinkUnknown(link=link, known="none")
+        return self.known[cluster, link]
+
+    async def request(self, cluster: str, link: str, action: Action, created_ms: int) -> None:
+        assert created_ms > 0
+        self.requests.append((cluster, link, action))
+
+
 @dataclass
 class InMemoryFindings:
     """By physical cluster: its findings, or why they cannot be read."""
@@ -140,6 +165,7 @@ class InMemoryPlane:
     active_url: str = "http://elsewhere:1"
     gateways: GatewayDirectory = field(default_factory=GatewayDirectory)
     gateway_calls: GatewayCalls = field(default_factory=lambda: GatewayCalls(Clusters(())))
+    links: InMemoryLinks = field(default_factory=lambda: InMemoryLinks())
     plans: InMemoryPlans = field(default_factory=lambda: InMemoryPlans())
     seen: Observation = field(default_factory=lambda: Observation({}, frozenset()))  # of any cluster
 

@@ -104,6 +104,12 @@ DECIDED: dict[str, Access] = {
     "resumeRoll": Access.PLATFORM,
     "abortRoll": Access.PLATFORM,
     "rollBack": Access.PLATFORM,
+    "listLinks": Access.PLATFORM,
+    "getLink": Access.PLATFORM,
+    "pauseLink": Access.PLATFORM,
+    "resumeLink": Access.PLATFORM,
+    "promoteLink": Access.PLATFORM,
+    "failoverLink": Access.PLATFORM,
     "listProfiles": Access.PLATFORM,
     "getProfile": Access.PLATFORM,
     "checkProfile": Access.PLATFORM,
@@ -187,6 +193,7 @@ class Cluster:
             "incident": "inc-7hq2mz",
             "finding": _finding_about(api, made["id"], made["physical_cluster"]),
             "profile": "small",
+            "link": "east",
             "name": "root",
         }
         self.secrets = {name, made["id"], account, key["key"]["id"], self.ids["finding"]}

@@ -78,10 +78,14 @@ async def test_a_request_without_a_running_link_is_recorded_and_reported(
     async def put(_: LinkStore, key: str, document: dict[str, Any]) -> None:
         recorded.append(f"{key} {document['action']}")
 
+    async def refresh(_: LinkStore) -> None:
+        return None
+
     async def show(*_: object) -> dict[str, Any]:
         return {"state": State.MIRRORING, "request": 0, "error": ""}
 
     monkeypatch.setattr(LinkStore, "put", put)
+    monkeypatch.setattr(LinkStore, "refresh", refresh)
     monkeypatch.setattr(commands, "show", show)
     with pytest.raises(LinkNotRunning, match="pause"):
         await commands.request(NO_CLIENT, "east", Action.PAUSE, seconds=0.01)

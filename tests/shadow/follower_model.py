@@ -43,6 +43,7 @@ class ModelFollower:
             self._append({o: e for o, e in sorted(leader_log.items()) if o >= self.end})
             self._delete_below(response.log_start)
         elif isinstance(response, Diverge):
+            assert response.end.epoch >= 0, "a real follower would ignore it"
             self._truncate(response.end)
         elif response.code == Code.OFFSET_OUT_OF_RANGE:
             self._out_of_range(view, epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from penstock.cli.settings import LogLines, Options, start_logs
 from penstock.kafka.client import Client
 from penstock.link import commands
 from penstock.link.metrics import LinkMetrics
+from penstock.link.readiness import readiness
 from penstock.link.runner import LinkRunner
 from penstock.link.settings import read_link_settings
 from penstock.link.states import Action, State
@@ -25,8 +26,10 @@ from penstock.link.verify import compare
 from penstock.log_lines import announce
 from penstock.metrics_server import metrics_at, on_loop, page_of
 from penstock.model.errors import Exit
+from penstock.model.errors.link import TailStoreMissing
 from penstock.model.fault_points import check_armed
 from penstock.model.plural import counted
+from penstock.tier.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,6 +57,22 @@ _PARTITIONS = {
     "LAG": "lag",
     "FAILED": "failed",
 }
+_TAILS = {
+    "SAVED TAIL": "partition",
+    "FROM": "start",
+    "TO": "end",
+    "BATCHES": "batches",
+    "TRUNCATED TO": "kept",
+}
+_READY_TOPICS = {
+    "TOPIC": "topic",
+    "PARTITIONS": "partitions",
+    "LAG": "lag",
+    "OPEN TRANSACTIONS": "open_transactions",
+    "RECENT PRODUCERS": "recent_producers",
+    "LAST RECORD": "last_record",
+}
+_READY_GROUPS = {"GROUP": "group", "STATE": "state", "UNREAD": "unread", "BLOCKED": "blocked"}
 _COMPARED = {"PARTITION": "partition", "FROM": "start", "TO": "end", "SAME": "same", "DIGEST": "digest"}
 
 
@@ -118,12 +137,18 @@ async def show_(name: Name, *, settings: Settings, options: Options = Options())
     async with _clients(read_link_settings(settings)) as clients:
         row = await commands.show(clients.destination, name)
     partitions = [{"partition": place, **one} for place, one in row["progress"].items()]
+    saved = [
+        {"partition": place, **{key: one[key] for key in ("start", "end", "batches", "kept")}}
+        for place, one in row["tails"].items()
+        if one["end"] > one["start"]
+    ]
     problems = [f"problem with {duty}: {reason}" for duty, reason in row["problems"].items()]
     view = Group(
         _state_table(row),
         "",
         *problems,
         table_of(partitions, _PARTITIONS, empty="no partitions yet"),
+        *((table_of(saved, _TAILS),) if saved else ()),
     )
     show(row, options.form, view)
     return Exit.UNHEALTHY if row["failed"] else Exit.FINE
@@ -146,6 +171,7 @@ async def run(name: Name, *, settings: Settings, log_format: LogLines = None) ->
             controllers,
             parsed.shadow,
             bytes_per_second=parsed.bytes_per_second,
+            tails=Store(parsed.tails) if parsed.tails is not None else None,
         )
         metrics, loop = LinkMetrics(runner), asyncio.get_running_loop()
         page = on_loop(loop, page_of(metrics))
@@ -175,11 +201,22 @@ async def resume(name: Name, *, settings: Settings, options: Options = Options()
 
 
 @app.command
-async def promote(name: Name, *, settings: Settings, yes: Yes = False, options: Options = Options()) -> int:
+async def promote(
+    name: Name,
+    *,
+    settings: Settings,
+    dry_run: Annotated[
+        bool, Parameter(help="Only show lag, producers and groups, and what prevents it.", negative="")
+    ] = False,
+    yes: Yes = False,
+    options: Options = Options(),
+) -> int:
     """Close the source for writes, wait until the lag is 0, and open the mirrors for writes.
 
-    Example:  penstock link promote east --settings link.yaml --yes
+    Example:  penstock link promote east --settings link.yaml --dry-run
     """
+    if dry_run:
+        return await _show_readiness(name, settings, options)
     if not confirmed(f"This closes the source topics of {name} for writes, for good.", yes=yes):
         return Exit.FAILED
     return await _request(name, settings, Action.PROMOTE, options)
@@ -196,6 +233,28 @@ async def failover(name: Name, *, settings: Settings, yes: Yes = False, options:
     ):
         return Exit.FAILED
     return await _request(name, settings, Action.FAILOVER, options)
+
+
+@app.command
+async def reverse(name: Name, *, settings: Settings, yes: Yes = False, options: Options = Options()) -> int:
+    """Reverse an active link: its old source becomes the mirror. `penstock link run` carries it out.
+
+    In the settings file, `destination` is the old source, and `source` the active side. What only the old
+    source has is saved to `tails` first; then the old source is truncated to what both have.
+
+    Example:  penstock link reverse east --settings back.yaml --yes
+    """
+    parsed = read_link_settings(settings)
+    if parsed.tails is None:
+        raise TailStoreMissing(link=name)
+    warning = f"This closes the topics of {name} on {parsed.destination.bootstrap} and truncates them."
+    if not confirmed(warning, yes=yes):
+        return Exit.FAILED
+    async with _clients(parsed) as clients:
+        row = await commands.reverse(clients.source, clients.destination, name, shadow_id=parsed.shadow_id)
+    _show_state(row, options)
+    report(f"recorded the link back; start it with `penstock link run {name} --settings {settings}`")
+    return Exit.FINE
 
 
 @app.command
@@ -243,6 +302,24 @@ async def delete(name: Name, *, settings: Settings, yes: Yes = False) -> int:
         await commands.delete(clients.destination, name)
     report("deleted")
     return Exit.FINE
+
+
+async def _show_readiness(name: str, settings: Path, options: Options) -> int:
+    async with _clients(read_link_settings(settings)) as clients:
+        row = await commands.show(clients.destination, name)
+        ready = await readiness(clients.source, clients.destination, row)
+    topics, groups = [asdict(one) for one in ready.topics], [asdict(one) for one in ready.groups]
+    for one in topics:
+        last = one["last_record_seconds"]
+        one["last_record"] = "none" if last is None else f"{last:.0f} s ago"
+    view = Group(
+        table_of(topics, _READY_TOPICS, empty="nothing is mirrored yet"),
+        "",
+        table_of(groups, _READY_GROUPS, empty="no groups"),
+        *(f"prevents it: {one}" for one in ready.blockers),
+    )
+    show(asdict(ready), options.form, view)
+    return Exit.UNHEALTHY if ready.blockers else Exit.FINE
 
 
 async def _request(name: str, settings: Path, action: Action, options: Options) -> int:

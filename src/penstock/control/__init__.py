@@ -39,6 +39,7 @@ Modules:
   interventions       what may intervene in a physical cluster at the same time
   kafka_access        writes and reads tenants' users, ACLs and client quotas
   leadership          one leadership term: fencing, committing decisions, running operations
+  links               cluster links of the known clusters, and what operators request of them
   load_history        the history of broker load on `_penstock.load`
   load_hours          hours of load on `_penstock.load-hours`, for sizing
   load_observation    measures the load of brokers, cells and tenants

@@ -45,6 +45,7 @@ from penstock.control.health_service import HealthService
 from penstock.control.home import until_reached
 from penstock.control.kafka_access import TENANT_USER, read_acls
 from penstock.control.leadership import LeadershipTerm
+from penstock.control.links import Links
 from penstock.control.load_history import publish, read_recent
 from penstock.control.load_hours import HourHistory
 from penstock.control.load_observation import MetricsObserver, log_unknown
@@ -155,6 +156,7 @@ class ControlPlane:
         self.shares: dict[LogicalClusterId, QuotaShares] = {}
         self.gateways = GatewayDirectory()
         self.gateway_calls = GatewayCalls(clusters)
+        self.links = Links(clusters)
         self.role = Role.STARTING
         self._ownership_gained = asyncio.Event()
         self._ownership_lost = asyncio.Event()

@@ -23,10 +23,13 @@ Modules:
   placement         replicas of a mirror
   producer_ids      keeps new producer ids above the mirrored ones
   promotion         the steps of a promotion
+  readiness         what a promotion would find, without one
+  reversal          reverses an active link: saves what only the old source has, and truncates it
   runner            runs one link
   settings          the settings file of a link
   source            raw batches from the source
   states            states and transitions, as a table
   store             state in `_penstock.links`
+  tails             what only the old source of a link has
   verify            compares both sides
 """

@@ -79,6 +79,16 @@ class Lineage:
         """Where the records of this source epoch begin."""
         return min(entry.start for entry in self.entries if entry.source_epoch == source_epoch)
 
+    def inverted(self) -> Lineage:
+        """The lineage of a link in the other direction: source and destination change places."""
+        return Lineage(
+            tuple(LineageEntry(one.start, one.destination_epoch, one.source_epoch) for one in self.entries)
+        )
+
+    def emptied(self, end: int) -> Lineage:
+        """Nothing of the log is shared: every record must go, and the next one has the offset `end`."""
+        return Lineage((), Truncation(NO_EPOCH, end), truncating_to=end)
+
     def as_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {"entries": [list(entry) for entry in self.entries]}
         if self.truncation is not None:
@@ -109,3 +119,17 @@ def agreed_end(lineage: Lineage, end: int, epoch: int, source: EpochStart) -> tu
         return min(end, source.offset), True
     begun = lineage.start_of(epoch)
     return (min(begun, source.offset) if source.epoch >= 0 else begun), False
+
+
+def shared_end(
+    entry: LineageEntry, below: int | None, source: EpochStart, destination: EpochStart
+) -> int | None:
+    """Up to where both logs have the records of one entry, which ends `below`; None if one lacks its epoch.
+
+    `source` and `destination` are where the logs of the entry's epochs end now. After a failover both may
+    have lost records and have got others since, so neither alone shows what they share."""
+    if source.epoch != entry.source_epoch or destination.epoch != entry.destination_epoch:
+        return None
+    end = min(source.offset, destination.offset)
+    end = end if below is None else min(end, below)
+    return end if end > entry.start else None

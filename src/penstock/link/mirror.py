@@ -390,6 +390,8 @@ class Mirror:
             planned = intents.log_start(key.topic_id, key.partition, start, f"link {self.link}")
             await self.intents.record(planned)
         lineage, end = await self._agreed(place, lineage, end)
+        if lineage.truncating_to is not None:
+            start = min(start, end) if lineage.entries else end
         led = LedPartition(
             key, place.topic, start, end, self._older(place), epochs=lineage.destination_history(end)
         )

@@ -17,11 +17,13 @@ import structlog
 from penstock.audit import intents
 from penstock.audit.intents import IntentLog
 from penstock.kafka.admin import log_dirs, topics
+from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.link import mirror_topics, promotion
 from penstock.link.limits import RateLimit, full_disk
 from penstock.link.metadata_service import MetadataService
 from penstock.link.mirror import Mirror
 from penstock.link.producer_ids import NO_PRODUCER, ProducerIds
+from penstock.link.reversal import Reversal
 from penstock.link.states import STEPS, Action, State, Step, next_state, steps_left
 from penstock.link.store import LinkStore, finished
 from penstock.model.errors import PenstockError
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.kafka.client import Client
     from penstock.link.lineage import Lineage
     from penstock.shadow.broker import ShadowSettings
+    from penstock.tier.store import Store
 
 REQUEST_SECONDS: Final = 0.3  # between looks for the operator's requests
 HOUSEKEEPING_SECONDS: Final = 2.0  # between looks for topics, groups and lost partitions
@@ -57,7 +60,7 @@ STEP_POINTS: Final = {
 RECORDED: Final = declare("link.promote.recorded", "a step of the promotion is recorded")
 FRESH: Final[dict[str, Any]] = {
     "state": State.CREATING, "step": None, "topics": {}, "request": 0, "error": "",
-    "producer_id": NO_PRODUCER, "problems": {}, "source_cluster": None,
+    "producer_id": NO_PRODUCER, "problems": {}, "source_cluster": None, "tails": {},
 }  # fmt: skip
 
 log = structlog.get_logger()
@@ -75,6 +78,7 @@ class LinkRunner:
         shadow: ShadowSettings,
         *,
         bytes_per_second: float | None = None,
+        tails: Store | None = None,
     ) -> None:
         self.link = link
         self._source = source
@@ -82,6 +86,7 @@ class LinkRunner:
         self._controllers = controllers
         self._shadow_settings = shadow
         self._bytes_per_second = bytes_per_second
+        self._tails = tails
         self._store = LinkStore(brokers)
         self._intents = IntentLog(brokers)
         self._writing = asyncio.Lock()
@@ -162,7 +167,7 @@ class LinkRunner:
 
     async def _mirroring(self, mirror: Mirror) -> None:
         while True:
-            if self.state in (State.MIRRORING, State.PROMOTING):
+            if self.state in (State.MIRRORING, State.PROMOTING, State.TRUNCATING):
                 await mirror.fetch_once()
             else:
                 await asyncio.sleep(REQUEST_SECONDS)
@@ -302,6 +307,11 @@ class LinkRunner:
         """Add topics and partitions that the source has, and settle those it has no longer.
 
         Not during a promotion: a topic that is added then would not be closed on the source."""
+        if self.state in (State.REVERSING, State.TRUNCATING) or (
+            self.state is State.CREATING and "reverses" in self._definition
+        ):
+            await self._reverse(mirror)
+            return
         if self.state not in (State.CREATING, State.MIRRORING):
             await self._attach_known(mirror)
             return
@@ -323,6 +333,26 @@ class LinkRunner:
             await self._change(Action.START)
         if failures:
             raise failures[0]
+
+    async def _reverse(self, mirror: Mirror) -> None:
+        """One round of a link back, until it mirrors."""
+        await self._check_source()
+        if self.state is State.CREATING:
+            names = list(self._definition["reverses"]["topics"])
+            described = results_or_raise(await topics.describe(self._source, names))
+            ids = {name: str(described[name].id) for name in names}
+            await self._change(Action.REVERSE, topics=ids)
+        mirror.topic_ids.update(self.status["topics"])
+        names = list(self.status["topics"])
+        reversal = Reversal(
+            self.link, self._source, self._brokers, self._tails, self.status["tails"],
+            lambda tails: self._save(tails=tails),
+        )  # fmt: skip
+        if self.state is State.REVERSING:
+            await reversal.save_tails(names)
+            await self._change(Action.TRUNCATE)
+        if self.state is State.TRUNCATING and await reversal.truncate(mirror, names):
+            await self._change(Action.START)
 
     async def _check_source(self) -> None:
         """Another cluster at the same address has none of the topics: they would count as deleted."""

@@ -13,13 +13,16 @@ from penstock.model.settings_reader import Section, read_mapping
 from penstock.model.settings_table import REQUIRED, Setting, SettingsFile, below
 from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.broker import ShadowSettings
+from penstock.tier.store import KEYS as STORE_KEYS
+from penstock.tier.store import SETTINGS as STORE_SETTINGS
+from penstock.tier.store import StoreSettings, read_store_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 LISTENER_DEFAULT: Final = "INTERNAL"
-_KEYS: Final = ("source", "destination", "shadow", "metrics", "bytes_per_second")
+_KEYS: Final = ("source", "destination", "shadow", "tails", "metrics", "bytes_per_second")
 _CLUSTER_KEYS: Final = ("bootstrap", "tls", "login")
 _DESTINATION_KEYS: Final = (*_CLUSTER_KEYS, "controllers", "controller_mechanism")
 SHADOW_SETTINGS: Final = (
@@ -46,6 +49,7 @@ SETTINGS: Final = SettingsFile(
         Setting("bytes_per_second", "number", "Most bytes a second from the source; unset: no limit."),
         Setting("metrics", "host:port", "Management address: /metrics, /livez, /readyz."),
         *below("shadow", SHADOW_SETTINGS),
+        *below("tails", STORE_SETTINGS),
     ),
 )  # fmt: skip
 
@@ -65,6 +69,7 @@ class LinkSettings:
     shadow_id: int | None = None  # None: `link create` chooses one
     metrics: str | None = None  # host:port of the management address
     bytes_per_second: int | None = None  # from the source; None: no limit
+    tails: StoreSettings | None = None  # where a link back saves what only the old source has
 
 
 def read_link_settings(path: Path) -> LinkSettings:
@@ -79,6 +84,9 @@ def read_link_settings(path: Path) -> LinkSettings:
         login = Login(login.user, login.password, Mechanism(mechanism))
     controllers = destination.text("controllers", expected="expected host:port[,…]")
     shadow = document.section("shadow", SHADOW_KEYS)
+    tails = None
+    if document.values.get("tails") is not None:
+        tails = read_store_settings(document.section("tails", STORE_KEYS))
     return LinkSettings(
         ClusterAccess(read_bootstrap(source), read_security(source)),
         ClusterAccess(read_bootstrap(destination), security),
@@ -89,6 +97,7 @@ def read_link_settings(path: Path) -> LinkSettings:
         document.integer("bytes_per_second", 0, at_least=1)
         if document.values.get("bytes_per_second") is not None
         else None,
+        tails,
     )
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class State(StrEnum):
     CREATING = "creating"
+    REVERSING = "reversing"  # of a link back: the destination is closed, and its tails are saved
+    TRUNCATING = "truncating"  # of a link back: its replicas truncate to what both sides have
     MIRRORING = "mirroring"
     PAUSED = "paused"
     PROMOTING = "promoting"
@@ -25,6 +27,8 @@ class State(StrEnum):
 
 
 class Action(StrEnum):
+    REVERSE = "reverse"
+    TRUNCATE = "truncate"
     START = "start"
     PAUSE = "pause"
     RESUME = "resume"
@@ -36,6 +40,12 @@ class Action(StrEnum):
 
 TRANSITIONS: Final[Mapping[tuple[State, Action], State]] = {
     (State.CREATING, Action.START): State.MIRRORING,
+    (State.CREATING, Action.REVERSE): State.REVERSING,
+    (State.REVERSING, Action.TRUNCATE): State.TRUNCATING,
+    (State.TRUNCATING, Action.START): State.MIRRORING,
+    # The other side died meanwhile: the topics open with what they have.
+    (State.REVERSING, Action.FAILOVER): State.FAILING_OVER,
+    (State.TRUNCATING, Action.FAILOVER): State.FAILING_OVER,
     (State.MIRRORING, Action.PAUSE): State.PAUSED,
     (State.PAUSED, Action.RESUME): State.MIRRORING,
     (State.MIRRORING, Action.PROMOTE): State.PROMOTING,

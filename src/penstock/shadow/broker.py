@@ -17,7 +17,7 @@ from penstock.model.errors.shadow import ShadowIdInvalid, ShadowShutdownStuck
 from penstock.model.errors.wire import BrokerUnknown
 from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import SHADOW_IDS, is_shadow
-from penstock.shadow.following import Followed, abandoned, follow, regain, renew_epoch
+from penstock.shadow.following import Followed, abandoned, follow, join, regain, release, renew_epoch
 from penstock.shadow.identity import load_identity
 from penstock.shadow.registration import Endpoint, Session
 from penstock.shadow.requests import Requests
@@ -187,6 +187,14 @@ class ShadowBroker:
     async def follow(self, topic: str, partition: PartitionId, followed: Followed) -> None:
         """Stay in sync with a real leader that accepts records; returns when the shadow leads."""
         await follow(self, self._brokers, topic, partition, followed)
+
+    async def join(self, places: Sequence[tuple[str, PartitionId]]) -> None:
+        """Become the first replica of existing partitions; real brokers lead them until `regain`."""
+        await join(self, self._brokers, places)
+
+    async def release(self, topic: str, partition: PartitionId) -> None:
+        """Let a real in-sync replica lead again."""
+        await release(self, self._brokers, topic, partition)
 
     async def renew_epoch(self, topic: str, partition: PartitionId) -> None:
         """Begin a new term of leadership; a real in-sync replica leads in between."""

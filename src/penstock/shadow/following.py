@@ -71,6 +71,25 @@ async def follow(
             await asyncio.sleep(FOLLOW_POLL_SECONDS)  # the leader has changed, or a replica is away
 
 
+async def join(shadow: ShadowBroker, brokers: Client, places: Sequence[tuple[str, PartitionId]]) -> None:
+    """Become the first replica of partitions that real brokers lead; the others stay as they are."""
+    targets = {
+        TopicPartition(topic, key.partition): (shadow.id, *_real(state.replicas))
+        for topic, key in places
+        if (state := shadow.image.partitions.get(key)) is not None and shadow.id not in state.replicas
+    }
+    if targets:
+        results_or_raise(await reassignments.alter(brokers, targets))
+    deadline = time.monotonic() + IN_SYNC_SECONDS_MAX
+    for topic, key in places:
+        while (state := shadow.image.partitions.get(key)) is None or shadow.id not in state.replicas:
+            if time.monotonic() > deadline:
+                raise ShadowNeverInSync(
+                    partition=TopicPartition(topic, key.partition), seconds=IN_SYNC_SECONDS_MAX
+                )
+            await asyncio.sleep(POLL_SECONDS)
+
+
 async def regain(shadow: ShadowBroker, brokers: Client, topic: str, partition: PartitionId) -> None:
     """Become in-sync and be elected; returns when the shadow leads."""
     deadline = time.monotonic() + IN_SYNC_SECONDS_MAX
@@ -99,6 +118,12 @@ async def renew_epoch(shadow: ShadowBroker, brokers: Client, topic: str, partiti
     """A real in-sync replica leads for a moment, then the shadow again, in a new leader epoch.
 
     Repeating it after a crash is harmless: `regain` restores the order of replicas."""
+    await release(shadow, brokers, topic, partition)
+    await regain(shadow, brokers, topic, partition)
+
+
+async def release(shadow: ShadowBroker, brokers: Client, topic: str, partition: PartitionId) -> None:
+    """Let a real in-sync replica lead, if there is one."""
     place = TopicPartition(topic, partition.partition)
     state = shadow.image.partitions.get(partition)
     if state is not None and state.leader == shadow.id and (real := _real(state.isr)):
@@ -110,7 +135,6 @@ async def renew_epoch(shadow: ShadowBroker, brokers: Client, topic: str, partiti
             if time.monotonic() > deadline:
                 raise ShadowNeverInSync(partition=place, seconds=IN_SYNC_SECONDS_MAX)
             await asyncio.sleep(POLL_SECONDS)
-    await regain(shadow, brokers, topic, partition)
 
 
 def abandoned(partitions: Sequence[LedPartition], now: float, seconds: float) -> list[LedPartition]:

@@ -159,4 +159,6 @@ def _beyond(view: LeaderView, request: FollowerFetch, shared: int) -> Diverge | 
     """The follower has records that we do not have: only a recorded truncation removes them."""
     if view.truncation is None or not view.truncation.covers(request.last_epoch, shared):
         return Refuse(Code.UNKNOWN_LEADER_EPOCH, "the follower has records that the leader does not have")
-    return Diverge(EpochStart(view.epochs.end_of(request.last_epoch, view.end).epoch, shared))
+    epoch = view.epochs.end_of(request.last_epoch, view.end).epoch
+    # A follower ignores a diverging epoch below 0. With no epoch in common, its last one ends there.
+    return Diverge(EpochStart(epoch if epoch >= 0 else request.last_epoch, shared))

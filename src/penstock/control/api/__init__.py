@@ -14,6 +14,7 @@ Modules:
   gateway_routes     the list of gateways, and the calls that they make
   healing_routes     routes for healing: its mode, and what it proposes
   health_routes      routes for health, error budgets, incidents and holds
+  link_routes        routes for cluster links
   load_routes        routes for broker load and its profile
   plan_routes        routes for balancing plans
   plan_schemas       requests and responses of those routes

@@ -2,7 +2,7 @@
 
     /v1/clusters, /v1/accounts, /v1/keys, /v1/operations, /v1/cells, /v1/physical-clusters, /v1/plans,
     /v1/profiles, /v1/rolls, /v1/tokens, /v1/gateways, /v1/health, /v1/slo, /v1/incidents, /v1/findings,
-    /v1/backups
+    /v1/backups, /v1/links
 
 Changes respond with 202 and an operation, whose resource shows the progress. `Idempotency-Key` makes a
 change safe to send again; `If-Match` carries the version that the change is based on.
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from penstock.control.gateway_directory import GatewayDirectory
     from penstock.control.healing_service import ClusterHealing
     from penstock.control.health_service import HealthService
+    from penstock.control.links import Links
     from penstock.control.planning import PlanMaker
     from penstock.control.resizer import Resizer
     from penstock.control.roll_planning import RollPlanner
@@ -137,6 +138,8 @@ class Plane(Protocol):
     def plan_maker(self) -> PlanMaker: ...
     @property
     def balancing(self) -> Balancing: ...
+    @property
+    def links(self) -> Links: ...
     @property
     def health(self) -> HealthService: ...
     @property
@@ -426,6 +429,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
         gateway_routes,
         healing_routes,
         health_routes,
+        link_routes,
         load_routes,
         plan_routes,
         quota_routes,
@@ -453,6 +457,7 @@ def make_api(plane: Plane | None = None) -> FastAPI:
     app.include_router(quota_routes.router, responses=_documented())
     app.include_router(broker_routes.router, responses=_documented())
     app.include_router(load_routes.router, responses=_documented())
+    app.include_router(link_routes.router, responses=_documented())
     app.include_router(gateway_routes.router, responses=_documented())
     app.include_router(plan_routes.router, responses=_documented())
     app.include_router(health_routes.router, responses=_documented())

@@ -119,3 +119,22 @@ class GroupsNotCopied(UpstreamError):
         "offsets of {count} groups could not be copied, so they would read records again; {group}: {reason}"
     )
     hint = "See `problems` in `penstock link show`; delete such a group on the destination, or fail over."
+
+
+class NotTheOldSource(CallerError):
+    code = "PEN-9318"
+    text = "link {link!r} cannot be reversed onto cluster {cluster}: its source was {source}"
+    hint = "In the settings file of the link back, `destination` is the old source, `source` the active side."
+
+
+class TailStoreMissing(CallerError):
+    code = "PEN-9319"
+    text = "link {link!r} cannot be reversed: its settings have no `tails` section"
+    hint = "Records that only the old source has are saved there before it is truncated."
+
+
+class TailNotSettled(UpstreamError):
+    code = "PEN-9320"
+    retriable = True
+    text = "{count} partitions of the old source still change after {seconds:.0f} s"
+    hint = "Transactions are open there, or super users write. It is tried again until none does."

@@ -11,7 +11,7 @@ from rich.console import Group
 from penstock.audit.scrub.service import Scrubber
 from penstock.audit.stores import Stores, archives_of
 from penstock.cli.audit_stores import stores_by_cluster
-from penstock.cli.durability import Cluster, Config, _one
+from penstock.cli.durability import Cluster, Config, one_cluster
 from penstock.cli.flags import duration_ms
 from penstock.cli.output import report, show, table_of
 from penstock.cli.settings import Options
@@ -60,7 +60,7 @@ def scrub(
         report(f"{number}/{of}: {result.topic}/{result.partition}, {result.size} bytes")
 
     async def work() -> list[Result]:
-        async with _one(config, cluster, options) as (name, client):
+        async with one_cluster(config, cluster, options) as (name, client):
             stores = stores_by_cluster(config, options).get(name, Stores())
             scrubber = Scrubber(
                 name,

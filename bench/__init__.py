@@ -42,6 +42,8 @@ Modules:
   scale                 the persistent-lag scaler against KEDA's kafka scaler
   scale_calls           calls the scaler from a separate process
   sizing                how fast fleets are computed, and what sizes cost in a simulated quarter
+  tier                  tiered storage against Kafka's own test store
+  tier_setup            brokers with each store, and topics that tier at once
   views                 views: applying, rebuilding and reading consistently
   views_load            a bank's log, and applying it to a store
   wire                  the codec against kio and kafka-python

@@ -96,7 +96,10 @@ async def test_only_the_active_control_plane_deletes(tmp_path: Path, settings: P
 
     assert done.backup_objects == len(before) - len(await objects(store)) > 0
     assert active.known()[0].last_sweep == done
-    assert active.deleted == {HOME: done.backup_objects}
+    assert active.swept[HOME].objects == done.backup_objects
+    assert active.swept[HOME].complete_ms == NOW_MS
+    assert (await active.sweep(HOME)).backup_objects == 0
+    assert active.swept[HOME].objects == done.backup_objects
 
 
 @pytest.mark.usefixtures("at_test_time")

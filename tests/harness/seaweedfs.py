@@ -72,7 +72,7 @@ class SeaweedServer:
         ports = _free_ports(4)
         command = [str(binary()), "server", "-dir", str(data), "-ip", "127.0.0.1", "-ip.bind", "127.0.0.1"]
         for name, port in zip(("master", "volume", "filer", "s3"), ports, strict=True):
-            # Seaweed derives ports of its own protocol by adding 10,000, beyond what exists.
+            # Seaweed derives further ports by adding 10,000, beyond what exists.
             command += [f"-{name}.port", str(port), f"-{name}.port.grpc", str(_free_ports(1)[0])]
         command += ["-filer", "-s3", "-s3.config", str(directory / "s3.json"), "-s3.iam=false"]
         command += ["-s3.port.lance=0", "-s3.port.iceberg=0"]  # fixed ports otherwise

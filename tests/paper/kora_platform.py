@@ -555,8 +555,9 @@ CLAIMS: Final = (
     Claim(
         "§4.6.2",
         "Tiered data and metadata are kept for N days; a deleted prefix can be restored.",
-        ("penstock.backup", "penstock.tier.sweep"),
+        ("penstock.backup", "penstock.backup.expiry", "penstock.tier.sweep"),
         (
+            "tests/backup/test_expiry.py::test_nothing_that_a_time_of_the_window_needs_is_deleted",
             "tests/backup/test_with_kafka.py::test_deleted_topics_come_back_at_their_offsets",
             "tests/tier/test_sweep.py::test_whatever_goes_fulfils_all_conditions",
         ),

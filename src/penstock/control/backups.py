@@ -60,6 +60,15 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class Swept:
+    """The sweeps of one cluster since this control plane started."""
+
+    last: Sweep
+    objects: int = 0  # deleted, by all of them
+    complete_ms: int = 0  # the last one that nothing refused and that did not fail
+
+
+@dataclass(frozen=True, slots=True)
 class BackupFacts:
     """A backup without a look at its store."""
 
@@ -95,8 +104,7 @@ class Backups:
         self._clusters = clusters
         self._leads = leads
         self._sweep_seconds = sweep_seconds
-        self.sweeps: dict[str, Sweep] = {}  # the last one of each cluster, by this control plane
-        self.deleted: dict[str, int] = {}  # objects of each cluster, since the start
+        self.swept: dict[str, Swept] = {}  # by physical cluster
 
     # Reading
 
@@ -120,7 +128,8 @@ class Backups:
         settings = self._settings(provided)
         tier = "" if settings.tier is None else Store(settings.tier).name
         store = Store(settings.store).name
-        last = self.sweeps.get(provided.id)
+        swept = self.swept.get(provided.id)
+        last = swept.last if swept is not None else None
         return BackupFacts(provided.id, provided.name, store, tier, settings.keep_days, last)
 
     def _settings(self, provided: ProvidedCluster) -> BackupSettings:
@@ -161,8 +170,12 @@ class Backups:
         except PenstockError as failure:
             log.warning("backup not swept", cluster=cluster, error=str(failure))
             done = Sweep(at_ms, error=str(failure))
-        self.sweeps[cluster] = done
-        self.deleted[cluster] = self.deleted.get(cluster, 0) + done.tier_objects + done.backup_objects
+        before = self.swept.get(cluster)
+        objects = (before.objects if before else 0) + done.tier_objects + done.backup_objects
+        complete_ms = before.complete_ms if before else 0
+        if not done.error and not done.refused:
+            complete_ms = at_ms
+        self.swept[cluster] = Swept(done, objects, complete_ms)
         return done
 
     async def _sweep(self, opened: _Opened, at_ms: int) -> Sweep:

@@ -55,6 +55,10 @@ class ControlMetrics:
             for each in plane.gateways.all():
                 live = float(each.state == "live")
                 samples.add("gateway_live", live, each.heartbeat.cluster, each.heartbeat.gateway)
+            for cluster, swept in sorted(plane.backups.swept.items()):
+                samples.add("swept_objects", swept.objects, cluster)
+                samples.add("sweep_seconds", swept.complete_ms / 1000, cluster)
+                samples.add("missing_segments", swept.last.missing, cluster)
         return chain(samples, _broker_loads(plane), _sizes(plane), _health(plane), _rolls(plane))
 
 

@@ -146,6 +146,12 @@ CONTROL: Final = _table(
      "Brokers that a physical cluster needs for a new cell; 0 if none is needed."),
     ("gateway_live", G, "0 or 1", (CLUSTER, REGISTERED),
      "1 while heartbeats of a gateway that has registered itself arrive."),
+    ("swept_objects", C, "objects", (CLUSTER,),
+     "Objects that this control plane has deleted from the stores of a tier and a backup."),
+    ("sweep_seconds", G, "seconds", (CLUSTER,),
+     "Unix time of the last sweep by this control plane that nothing refused and that did not fail."),
+    ("missing_segments", G, "segments", (CLUSTER,),
+     "Segments that Kafka knows and the store of the tier did not have at the last sweep."),
 )  # fmt: skip
 
 BALANCE: Final = _table(

@@ -88,6 +88,7 @@ def test_status_shows_the_node_and_ends_well_when_all_is(platform: Platform) -> 
                     "reason": "str",
                     "kafka": "str",
                     "behind": [],
+                    "health": "nothing",
                 }
             ],
             "services": [],

@@ -10,16 +10,20 @@ import pytest
 
 from penstock.audit import reading
 from penstock.audit.live import LiveEngine
+from penstock.audit.rules.facts import DELETE_FINISHED, DELETE_STARTED
 from penstock.audit.scrub.service import Scrubber
+from penstock.audit.service import TIER_TOPIC
 from penstock.audit.stores import StoreCollector, Stores, archives_of
+from penstock.audit.topic_ids import id_text
 from penstock.kafka.admin import topics as kafka_topics
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.append import append
 from penstock.kafka.client import Client
-from penstock.kafka.partition_log import ensure_topic
+from penstock.kafka.partition_log import ensure_topic, read
 from penstock.model.durability import What
 from penstock.tier.format import LOG
 from penstock.tier.store import StoreSettings
+from penstock.wire.logs import TIER, Entry, read_framed, write_framed
 from tests.audit.damage import first_segment, flip_bit, remove_batch
 from tests.audit.test_live_with_kafka import auditor_of, findings, running, topic_id, until
 from tests.harness.tiering import FAST, create_tiered, produce, wait_tiered
@@ -34,7 +38,7 @@ pytestmark = pytest.mark.kafka
 CLUSTER = "pkc-000000"
 BATCHES = 20
 REPLICAS = {0: (1, 2, 3)}
-RULES = ("one-value-per-offset", "offset-holes", "tier-object-wrong")
+RULES = ("one-value-per-offset", "offset-holes", "tier-coverage", "tier-object-wrong")
 RECORD = os.urandom(2_000)
 
 
@@ -77,7 +81,8 @@ async def test_a_flipped_bit_in_one_replica_is_reported_with_its_offset(
 async def test_damage_of_replicas_and_tier_is_reported_by_the_running_audit(
     make_fleet: Callable[..., Fleet], unique: Callable[[str], str]
 ) -> None:
-    """A flipped bit, a batch missing mid-log, and an object removed from the store; nothing else."""
+    """A flipped bit, a batch missing mid-log, an object removed from the store, and the metadata of a segment
+    deleted; nothing else."""
     fleet = await asyncio.to_thread(make_fleet, brokers=3, config=FAST)
     flipped, holed, tiered = unique("flipped"), unique("holed"), unique("tiered")
     tier = StoreSettings("file", "tier", fleet.node("b1").layout.home / "tier")
@@ -97,22 +102,19 @@ async def test_damage_of_replicas_and_tier_is_reported_by_the_running_audit(
             assert "tier" in next(each for each in clean if each.topic == tiered).places
 
             await asyncio.to_thread(_damage, fleet, flipped, holed)
-            log = min(p for p in tier.directory.rglob(f"*{LOG}"))  # type: ignore[union-attr]  # a file store
-            (segment,) = [
-                each
-                for state in auditor.engine.states.values()
-                for each in state.segments.values()
-                if each.segment.id in log.name
-            ]
-            log.unlink()
+            state = auditor.engine.states[f"{CLUSTER}/{subjects[2]}".encode()]
+            segments = sorted((each.segment for each in state.segments.values()), key=lambda s: s.start)
+            first, second = segments[:2]
+            next(tier.directory.rglob(f"*{first.id}{LOG}")).unlink()  # type: ignore[union-attr]  # a file store
+            await _delete_metadata(client, subjects[2], second.id)
             await until(lambda: _in_sync(client, [flipped, holed, tiered]), "replicas in sync again")
             only = [flipped, holed]
             await Scrubber(CLUSTER, client, bytes_per_second=None, within_ms=0, only=only).run()
 
             async def all_raised() -> bool:
-                return len({*RULES} & {each.rule for each in (await findings(client)).values()}) == 3
+                return len({*RULES} & {each.rule for each in (await findings(client)).values()}) == len(RULES)
 
-            await until(all_raised, "findings of all three rules")
+            await until(all_raised, "findings of every rule")
             folded = await reading.read_history(client, CLUSTER, subjects[0])
         raised = list((await findings(client)).values())
 
@@ -125,7 +127,8 @@ async def test_damage_of_replicas_and_tier_is_reported_by_the_running_audit(
         [
             ("one-value-per-offset", subjects[0], 5, 5),
             ("offset-holes", subjects[1], 9, 9),
-            ("tier-object-wrong", subjects[2], segment.segment.start, segment.segment.end),
+            ("tier-coverage", subjects[2], second.start, second.end),
+            ("tier-object-wrong", subjects[2], first.start, first.end),
         ]
     )
     assert places["one-value-per-offset"] == ["broker 3"]
@@ -138,6 +141,31 @@ def _damage(fleet: Fleet, flipped: str, holed: str) -> None:
     flip_bit(first_segment(fleet, "b3", flipped), 5)
     remove_batch(first_segment(fleet, "b3", holed), 9)
     fleet.start_node("b3")
+
+
+async def _delete_metadata(client: Client, subject: str, segment: str) -> None:
+    """As a broker that deletes a segment would, in the topic of tier metadata (Kora, table 1)."""
+    _, topic_id, partition = subject.split("/")
+    for number in sorted({each[1] for each in await client.leaders([TIER_TOPIC])}):
+        place = TopicPartition(TIER_TOPIC, number)
+        records = (await read(client, place, 0)).records
+        entries = [read_framed(TIER, each.value) for each in records if each.value is not None]
+        for entry in entries:
+            values = entry.values
+            if "StartOffset" in values and id_text(values["RemoteLogSegmentId"]["Id"]) == segment:
+                assert id_text(values["RemoteLogSegmentId"]["TopicIdPartition"]["Id"]) == topic_id, partition
+                for state in (DELETE_STARTED, DELETE_FINISHED):
+                    update = {
+                        "RemoteLogSegmentId": values["RemoteLogSegmentId"],
+                        "BrokerId": 1,
+                        "EventTimestampMs": values["EventTimestampMs"] + state,
+                        "CustomMetadata": None,
+                        "RemoteLogSegmentState": state,
+                    }
+                    row = write_framed(Entry("RemoteLogSegmentMetadataUpdateRecord", 0, update))
+                    await append(client, place, [(None, row)])
+                return
+    raise AssertionError(f"no metadata of {segment}")
 
 
 async def _in_sync(client: Client, names: list[str]) -> bool:

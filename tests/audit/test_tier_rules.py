@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.audit.live import is_suspected
 from penstock.audit.rules.tier import first_gap
 from penstock.model.durability import Intent, Segment, Stored
 from tests.audit.history import HOUR_MS, History, findings_of, fold
@@ -40,6 +41,16 @@ def test_delete_states_that_another_program_wrote_are_reported_once() -> None:
     history.place(leader=2).sweep(start=600, end=1300, **TIERED).sweep(start=600, end=1300, **TIERED)
 
     assert findings_of(history) == [("tier-coverage", 0, 599)]
+
+
+def test_a_deletion_makes_sweeps_report_the_partition_again_until_its_leader_was_observed() -> None:
+    history = delete(tiered(), 0)
+    deleted, _ = fold(history.events)
+    history.sweep(start=300, end=1300, **TIERED)
+    explained, _ = fold(history.events)
+
+    assert is_suspected(deleted)
+    assert not is_suspected(explained)
 
 
 def test_a_gap_that_is_explained_by_the_next_sweep_is_dropped() -> None:

@@ -115,7 +115,7 @@ RULES: Final = (
     Rule("tier-coverage", CRITICAL,
          "Finished remote segments cover the log from its start to the last tiered offset.",
          (What.SEGMENT, What.REPLICA), "Publish the lost tier metadata again, or restore from a backup.",
-         tier.tier_coverage, REPLICA),
+         tier.tier_coverage, (What.REPLICA, What.SEGMENT)),
     Rule("tier-object-wrong", CRITICAL,
          "Every finished remote segment has all its objects, each of them sound.",
          (What.STORED, What.SEGMENT), "Undelete the object, or restore it from the second store.",

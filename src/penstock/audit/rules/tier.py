@@ -17,6 +17,7 @@ STUCK_MS: Final = 60 * 60 * 1000
 TIER_LAG_MS: Final = 60 * 60 * 1000
 COPY_STARTED: Final = 0
 COVERAGE = "tier-coverage"
+DELETED = "tier-coverage/deleted"
 OBJECT = "tier-object-wrong"
 UNTIERED = "local-deleted-before-tiered"
 STUCK = "segment-stuck"
@@ -25,10 +26,21 @@ NEXT_STATES: Final = {COPY_STARTED: {1, 2}, COPY_FINISHED: {2}, DELETE_STARTED: 
 
 
 def tier_coverage(case: Case) -> Iterator[Finding]:
-    """Finished segments cover everything from the log start to the last tiered offset."""
+    """Finished segments cover everything from the log start to the last tiered offset.
+
+    A deletion alone changes no replica, and sweeps repeat what has not changed once an hour: the mark makes
+    them look at once.
+    """
     facts, state = case.facts, case.state
+    if isinstance(facts, Segment):
+        if facts.state == DELETE_STARTED:
+            case.mark(DELETED, (1, case.time_ms))
+        return
     assert isinstance(facts, Replica)
-    if facts.tiered == UNKNOWN or not state.leads(facts.broker):
+    if not state.leads(facts.broker):
+        return
+    case.unmark(DELETED)
+    if facts.tiered == UNKNOWN:
         return
     ranges = (
         (each.segment.start, each.segment.end)

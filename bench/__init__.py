@@ -13,6 +13,7 @@ The folders `kroxylicious` and `peers` hold programs that run a peer, each in it
 Modules:
   attack_load           what an attacker sends
   attacks               a tenant beside an attacker of the gateway
+  audit                 the rules over millions of events, and the speed of a scrub
   balance               planning at scale: seconds, memory, evenness, bytes moved
   balance_setup         skewed clusters for `balance`
   cells                 what cells save, and how evenly they fill
@@ -31,6 +32,8 @@ Modules:
   harness               the command, lock, results, tables and plots that benches share
   isolation             a tenant beside greedy neighbours, with and without quotas
   isolation_load        the victim and its greedy neighbours
+  link                  a cluster link against MirrorMaker 2
+  link_setup            clusters, load and MirrorMaker 2 for `link`
   measure               interleaved rounds, and processor time of process trees
   olep                  payments on logs against PostgreSQL
   olep_load             appends requests and waits for their outcomes
@@ -39,6 +42,7 @@ Modules:
   pipeline              Spark jobs against loops in plain Python
   pipeline_load         topics full of events, and the plain loops
   quotas                ways of sharing quotas over a simulated week
+  rolls                 a roll under load: what clients notice, and how long it takes
   scale                 the persistent-lag scaler against KEDA's kafka scaler
   scale_calls           calls the scaler from a separate process
   sizing                how fast fleets are computed, and what sizes cost in a simulated quarter

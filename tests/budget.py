@@ -1,9 +1,9 @@
 """How many seconds of a worker the tests of each area may take, on two cores.
 
-`make test` should take 25 minutes; on a fresh clone and two cores it takes about 23: two for set-up and checks,
-four for the pure tests on two workers, and 17 for the tests with real processes on three workers, which keep
-both cores busy. The areas below share these seconds. An area that needs more takes them from another, here, where a
-reviewer sees it. `tests/plugins/budget.py` reports what exceeds it.
+`make test` should take 25 minutes; on a fresh clone and two cores it takes about 23: two for set-up and
+checks, four for the pure tests on two workers, and 17 for the tests with real processes on three workers,
+which keep both cores busy. The areas below share these seconds. An area that needs more takes them from
+another, here, where a reviewer sees it. `tests/plugins/budget.py` reports what exceeds it.
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ __all__ = ["Action", "ActionKind", "Plan", "Purpose", "Remainder", "Request", "S
 SWAP_OUT, SWAP_IN, SWAP_BROKERS = 32, 64, 4  # candidates tried for swaps
 PASSES_MAX: Final = 6
 REFUSED_MAX: Final = 60  # in a row: then a broker keeps what it has
-HEAVY: Final = (
-    0.05  # of what a broker should carry: what others may be given at the expense of what they have
-)
+HEAVY: Final = 0.05  # of what a broker should carry
 LEADER_ONLY: Final = frozenset((Resource.EGRESS, Resource.LOAD, Resource.LEADER_INGRESS, Resource.LEADERS))
 COUNTS: Final = frozenset((Resource.LEADERS, Resource.REPLICAS))
 EMPTY, LEADS_NOTHING = "empty", "leads-nothing"  # reasons of actions besides goals
@@ -260,7 +258,7 @@ class _Planner(PlanState):
         target = self.bounds.target[broker, resource]
         led = self.led(broker)
         gains = model.costs.leader[led] - model.costs.follower[led]
-        heavy = _heavy(gains, resource, target)
+        heavy = self._heavy(broker, led, gains, resource)
         # Most partitions have no follower that could take over: found for all of them at once.
         followers = model.replicas[led]
         able = (followers != broker) & (followers != ABSENT) & model.in_sync[led] & self.may_lead[followers]
@@ -278,12 +276,22 @@ class _Planner(PlanState):
             if able[row].any():
                 self._hand_over(int(led[row]), goal.name, resource, (self.accepted,), heavy=bool(heavy[row]))
 
+    def _heavy(self, broker: int, partitions: Ints, cost: Floats, resource: Resource) -> Bools:
+        """Which of these partitions may be traded: heavy ones, but for the heaviest of the broker. That one
+        would only bring its excess along."""
+        if resource in COUNTS or not len(partitions):
+            return np.zeros(len(partitions), np.bool_)
+        flat = self.model.on_broker(broker)
+        heaviest = flat[self.model.cost_of(flat)[:, resource].argmax()] // self.model.factor_max
+        heavy = cost[:, resource] > HEAVY * self.bounds.target[broker, resource]
+        return np.asarray(heavy & (partitions != heaviest))
+
     def _shed_replicas(self, broker: int, goal: Goal, refused: Counter[str]) -> None:
         resource, target = goal.resource, self.bounds.target[broker, goal.resource]
         flat = self.movable(broker)
         cost = self.model.cost_of(flat)
         worth = -self.weight(cost, resource) if resource in COUNTS else _density(cost, resource)
-        heavy = _heavy(cost, resource, target)
+        heavy = self._heavy(broker, flat // self.model.factor_max, cost, resource)
         too_large = []  # those that carry more than the excess come last, the lightest first
         refused_in_a_row = 0
         order = [int(row) for row in np.argsort(-worth, kind="stable") if cost[row, resource] > 0]
@@ -540,10 +548,6 @@ def _brokers_for(amount: float, room: float | None, zones: int) -> int:
     if room is None or not math.isfinite(room) or room <= 0:
         return max(zones, 1)
     return math.ceil(amount / room)
-
-
-def _heavy(cost: Floats, resource: Resource, target: float) -> Bools:
-    return np.asarray(cost[:, resource] > (math.inf if resource in COUNTS else HEAVY * target))
 
 
 def _density(cost: Floats, resource: Resource) -> Floats:

@@ -294,7 +294,7 @@ async def test_metrics_show_plans_and_what_blocks(api: Api) -> None:
 @pytest.mark.kafka
 async def test_a_running_control_plane_looks_at_its_clusters_and_plans(harness: PlaneHarness) -> None:
     plane = harness.plane
-    physical = next(plane.registry.all(PhysicalCluster))
+    physical = next(each for each in plane.registry.all(PhysicalCluster) if plane.clusters.has(each.id))
     await harness.decide(
         lambda r, c: set_balance_mode(r, c, physical.id, BalancerMode.ADVISE), PhysicalCluster
     )

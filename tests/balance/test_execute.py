@@ -130,7 +130,8 @@ class Clients:
         wait_for(lambda: len(self.acknowledged) > sent + 50 and len(self.read) > read + 50, what="traffic")
 
     def _produce(self) -> None:
-        number, filler = 0, b"x" * 20_000
+        # Well below the rate of the move: a copy that writers outrun never ends.
+        number, filler = 0, b"x" * 2_000
         while not self._end.wait(0.004):
             partition = number % PARTITIONS
             value = str(number).encode() + b" " + filler

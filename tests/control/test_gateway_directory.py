@@ -64,6 +64,26 @@ def test_a_silent_gateway_is_stale_and_its_address_is_no_longer_given_out() -> N
     assert directory.bootstrap(tenant, physical(bootstrap="{cluster}.k:9092")) == f"{tenant.id}.k:9092"
 
 
+def test_a_gateway_that_starts_is_not_live_before_it_has_an_address() -> None:
+    directory = GatewayDirectory(Clock())
+    reader = directory.reader(PHYSICAL, cast("Client", None))
+    tenant = InMemoryControl.with_cells(1).cluster("shop")
+    claim = replace(ONE, bootstrap="", tls=False)
+
+    reader._apply(records(claim))
+    states = [each.state for each in directory.all()]
+    assert (states, directory.bootstrap(tenant, physical())) == (["starting"], "")
+    reader._apply(records(ONE))
+    assert [each.state for each in directory.all()] == ["live"]
+
+    # Restarted: tenants keep the address of before, or get those of gateways that serve.
+    reader._apply(records(replace(claim, incarnation="b", started_ms=9)))
+    assert [each.state for each in directory.all()] == ["starting"]
+    assert (directory.bootstrap(tenant, physical()), directory.uses_tls(PHYSICAL)) == (ONE.bootstrap, True)
+    reader._apply(records(TWO))
+    assert directory.bootstrap(tenant, physical()) == TWO.bootstrap
+
+
 def test_heartbeats_of_long_ago_do_not_make_a_gateway_live() -> None:
     directory = GatewayDirectory(Clock())
     reader = directory.reader(PHYSICAL, cast("Client", None))

@@ -13,12 +13,12 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from examples.newsroom.assets import Asset
 
@@ -75,15 +75,28 @@ class BankProgram(Program):
             time.sleep(0.1)
 
     def get(self, path: str) -> tuple[int, Any]:
-        return call(urllib.request.Request(self.url(path)))
+        return self._known(urllib.request.Request(self.url(path)))
 
     def page(self, path: str) -> str:
         request = urllib.request.Request(self.url(path), headers={"accept": "text/html"})
-        with urllib.request.urlopen(request, timeout=CALL_SECONDS) as response:
-            return str(response.read().decode())
+        status, page = self._known(request, lambda response: response.read().decode())
+        assert status == 200, page
+        return str(page)
 
     def pay(self, key: str, **payment: object) -> tuple[int, Any]:
-        return self.post("/payments", payment, **{"Idempotency-Key": key})
+        headers = {"content-type": "application/json", "Idempotency-Key": key}
+        return self._known(
+            urllib.request.Request(self.url("/payments"), json.dumps(payment).encode(), headers)
+        )
+
+    def _known(
+        self, request: urllib.request.Request, body: Callable[[IO[bytes]], Any] = json.load
+    ) -> tuple[int, Any]:
+        """The bank says 504 while it cannot know, as during a rebalance: then its clients ask again."""
+        deadline = time.monotonic() + START_SECONDS
+        while (response := call(request, body))[0] == 504 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return response
 
     def kill(self, word: str) -> None:
         """kill -9 of the processes with this word in their command; the supervisor restarts them."""
@@ -126,14 +139,14 @@ def kafka_flags(config: Mapping[str, Any] | None) -> list[str]:
     return ["--bootstrap", config["bootstrap.servers"], *options]
 
 
-def call(request: urllib.request.Request) -> tuple[int, Any]:
-    """Status and JSON body, of an error response too."""
+def call(request: urllib.request.Request, body: Callable[[IO[bytes]], Any] = json.load) -> tuple[int, Any]:
+    """Status and body, JSON unless told otherwise, of an error response too."""
     try:
         with urllib.request.urlopen(request, timeout=CALL_SECONDS) as response:
-            return response.status, json.load(response)
+            return response.status, body(response)
     except urllib.error.HTTPError as error:
         with error:
-            return error.code, json.load(error)
+            return error.code, body(error)
 
 
 def free_port() -> int:

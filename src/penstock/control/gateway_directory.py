@@ -7,7 +7,7 @@ plane's clock alone measures that, so clocks of other hosts do not matter.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +35,7 @@ log = structlog.get_logger("penstock.control")
 
 class GatewayState(StrEnum):
     LIVE = "live"
+    STARTING = "starting"  # it has its name and serves nobody yet
     STALE = "stale"  # no heartbeat arrives
     STOPPED = "stopped"  # it has drained
 
@@ -69,10 +70,9 @@ class GatewayDirectory:
 
     def serving(self, cluster: str) -> list[GatewayHeartbeat]:
         """The live gateways; if there is none, those that may come back."""
-        by_state: dict[GatewayState, list[GatewayHeartbeat]] = {}
-        for each in self.of(cluster):
-            by_state.setdefault(each.state, []).append(each.heartbeat)
-        return by_state.get(GatewayState.LIVE) or by_state.get(GatewayState.STALE) or []
+        gateways = [each for each in self.of(cluster) if each.state is not GatewayState.STOPPED]
+        live = [each.heartbeat for each in gateways if each.state is GatewayState.LIVE]
+        return live or [each.heartbeat for each in gateways]
 
     def bootstrap(self, logical: LogicalCluster, physical: PhysicalCluster | None) -> str:
         """The addresses a tenant gets: those an operator has set, else what its gateways advertise."""
@@ -95,6 +95,7 @@ class _ClusterGateways:
         self._now = now
         self._names = GatewayNames()
         self._seen: dict[str, float] = {}  # monotonic time of the latest heartbeat, by name
+        self._served: dict[str, GatewayHeartbeat] = {}  # the latest one with addresses, by name
         self._logged: dict[str, GatewayState] = {}
 
     def reset(self) -> None:
@@ -106,6 +107,7 @@ class _ClusterGateways:
                 name = (record.key or b"").decode(errors="replace")
                 self._names.forget(name)
                 self._seen.pop(name, None)
+                self._served.pop(name, None)
                 continue
             try:
                 heartbeat = read_heartbeat(record.value)
@@ -119,14 +121,25 @@ class _ClusterGateways:
                 # A heartbeat of some time ago is read at the start only.
                 age = max(0.0, time.time() - record.timestamp_ms / 1000)
                 self._seen[heartbeat.gateway] = self._now() - (age if age > LEASE_MS / 1000 else 0.0)
+                if heartbeat.serves:
+                    self._served[heartbeat.gateway] = heartbeat
 
     def list(self) -> list[RegisteredGateway]:
         rows = []
         for name, holder in sorted(self._names.holders.items()):
             silent = self._now() - self._seen.get(name, -float("inf"))
-            state = GatewayState.LIVE if silent <= LEASE_MS / 1000 else GatewayState.STALE
-            state = GatewayState.STOPPED if holder.heartbeat.stopped else state
-            rows.append(RegisteredGateway(holder.heartbeat, state, silent))
+            heartbeat = holder.heartbeat
+            if heartbeat.stopped:
+                state = GatewayState.STOPPED
+            elif silent > LEASE_MS / 1000:
+                state = GatewayState.STALE
+            else:
+                state = GatewayState.LIVE if heartbeat.serves else GatewayState.STARTING
+            if not heartbeat.serves and (former := self._served.get(name)) is not None:
+                # It has been restarted: until it serves, tenants keep the addresses of before.
+                address = {each: getattr(former, each) for each in ("bootstrap", "domain", "port", "tls")}
+                heartbeat = replace(heartbeat, **address)
+            rows.append(RegisteredGateway(heartbeat, state, silent))
         return rows
 
     def log_changes(self) -> None:

@@ -148,6 +148,11 @@ class GatewayHeartbeat(Event):
     def key(self) -> bytes:
         return self.gateway.encode()
 
+    @property
+    def serves(self) -> bool:
+        """Clients can reach it. Its first heartbeat only claims the name."""
+        return bool(self.bootstrap or self.domain)
+
 
 class Probe(StrEnum):
     """What is timed. Produce: sending to acknowledgement. Consume: sending to delivery."""

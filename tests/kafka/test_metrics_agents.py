@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.control.physical.gateway_files import free_ports
 from penstock.fleet.spec import Listener
 from penstock.kafka.broker_metrics import parse_metrics
 from penstock.kafka.metrics_agents import Agent, assign, identify
@@ -25,7 +26,23 @@ async def test_agents_of_a_real_cluster_are_identified_in_any_order(fleet: Fleet
     identified = await identify(agents[::-1], {node.spec.id for node in fleet.brokers})
 
     expected = [(node.spec.id, "127.0.0.1", node.spec.ports[Listener.METRICS]) for node in fleet.brokers]
-    assert list(identified) == expected
+    assert list(identified.agents) == expected
+    assert identified.unreachable == ()
+
+
+@pytest.mark.kafka
+async def test_an_agent_that_does_not_respond_costs_only_its_own_broker(fleet: Fleet) -> None:
+    first, second, *_ = (node.spec for node in fleet.brokers)
+    (closed,) = free_ports(1)
+    works = f"127.0.0.1:{first.ports[Listener.METRICS]}"
+    ids = {first.id, second.id}
+
+    agents, unreachable = await identify([f"127.0.0.1:{closed}", works], ids)
+    assert [broker for broker, _, _ in agents] == [first.id]
+    assert [f"127.0.0.1:{closed}" in each.message for each in unreachable] == [True]
+    # The operator says whose it is: it is scraped when it is back.
+    agents, _ = await identify([f"{second.id}=127.0.0.1:{closed}", works], ids)
+    assert {broker: port for broker, _, port in agents}[second.id] == closed
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from penstock.model.events import Dimension, QuotaShares, UsageReport
 from penstock.model.ids import LogicalClusterId, PhysicalClusterId
-from penstock.quota.tenant_usage import OwnedTenants
+from penstock.quota.coordinator import Coordinator
+from penstock.quota.tenant_usage import GATEWAYS_MAX, OwnedTenants
+from penstock.wire.records import Record
+
+if TYPE_CHECKING:
+    from penstock.kafka.client import Client
 
 INGRESS = str(Dimension.INGRESS_BYTES)
 TENANT = LogicalClusterId("lkc-aaaaaa")
@@ -149,3 +154,28 @@ def test_the_next_decision_applies_a_changed_quota(changed: Any) -> None:
 
     whole = changed.get(TENANT, {}).get(INGRESS, 0.0)
     assert sum(split.get(INGRESS, 0.0) for split in published.shares.values()) <= whole * (1 + 1e-9)
+
+
+def test_gateways_of_one_tenant_are_bounded() -> None:
+    """Their names come from reports, which a stolen gateway credential can write."""
+    tenants = OwnedTenants(epoch=1)
+    for number in range(GATEWAYS_MAX + 9):
+        tenants.add_report(report(f"gw-{number}", 10, 0), None)
+    (published,) = tenants.decide(QUOTA, 10_000)
+    assert len(published.shares) == GATEWAYS_MAX
+
+    tenants.add_report(report("gw-0", 20, 1000), None)
+    (published,) = tenants.decide(QUOTA, 20_000)
+    assert published.used["gw-0"] == {INGRESS: 100.0}
+
+
+def test_reports_of_tenants_that_do_not_exist_are_not_kept() -> None:
+    coordinator, tenants = Coordinator(cast("Client", None)), OwnedTenants(epoch=1)
+    record = Record(0, 10_000, TENANT.encode(), report("a", 10, 0).to_bytes())
+
+    coordinator._add_report(tenants, record)
+    assert list(tenants.decide(QUOTA, 10_000)) == []
+
+    coordinator._quotas[TENANT] = QUOTA[TENANT]
+    coordinator._add_report(tenants, record)
+    assert [each.tenant for each in tenants.decide(QUOTA, 10_000)] == [TENANT]

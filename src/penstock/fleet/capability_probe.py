@@ -130,9 +130,11 @@ async def _metrics_error(addresses: Sequence[str], ids: Collection[int]) -> str 
     if not addresses:
         return "no metrics address was given"
     try:
-        await identify(addresses, ids)
+        _, unreachable = await identify(addresses, ids)
     except PenstockError as error:  # without metrics the cluster still works
         return error.message
+    if unreachable:
+        return unreachable[0].message
     if len(addresses) < len(ids):
         return f"metrics addresses were given for {len(addresses)} of {len(ids)} brokers"
     return None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kafka.metrics_scrape import scrape
 from penstock.kafka.routing import Address
-from penstock.model.errors.fleet import AgentMismatch, AgentTwice, AgentUnidentified
+from penstock.model.errors.fleet import AgentMismatch, AgentTwice, AgentUnidentified, MetricsUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,12 +29,35 @@ class Agent:
         return cls(Address.parse(address), int(broker) if equals and broker.isdecimal() else None)
 
 
-async def identify(texts: Sequence[str], brokers: Collection[int]) -> tuple[tuple[int, str, int], ...]:
-    """Broker, host and port of each agent. Raises if one cannot be scraped or assigned."""
+class Identified(NamedTuple):
+    agents: tuple[tuple[int, str, int], ...]  # broker, host and port
+    unreachable: tuple[MetricsUnreachable, ...]
+
+
+async def identify(texts: Sequence[str], brokers: Collection[int]) -> Identified:
+    """The agents of these brokers. Raises if one that responds cannot be assigned.
+
+    One that does not respond is left out, unless an operator assigned it."""
     agents = [Agent.parse(text) for text in texts]
-    scraped = await asyncio.gather(*(scrape(agent.address.host, agent.address.port) for agent in agents))
-    exported = {agent: metrics.node_id for agent, metrics in zip(agents, scraped, strict=True)}
-    return tuple((broker, a.address.host, a.address.port) for broker, a in assign(exported, brokers).items())
+    scraped = await asyncio.gather(*(_node_id(agent) for agent in agents))
+    unreachable = tuple(each for each in scraped if isinstance(each, MetricsUnreachable))
+    exported: dict[Agent, int | None] = {}
+    for agent, actual in zip(agents, scraped, strict=True):
+        if not isinstance(actual, MetricsUnreachable):
+            exported[agent] = actual
+        elif agent.declared is not None:
+            exported[agent] = None
+    assigned = assign(exported, brokers)
+    return Identified(
+        tuple((broker, a.address.host, a.address.port) for broker, a in assigned.items()), unreachable
+    )
+
+
+async def _node_id(agent: Agent) -> int | None | MetricsUnreachable:
+    try:
+        return (await scrape(agent.address.host, agent.address.port)).node_id
+    except MetricsUnreachable as failure:
+        return failure
 
 
 def assign(exported: Mapping[Agent, int | None], brokers: Collection[int]) -> dict[int, Agent]:

@@ -154,7 +154,9 @@ class Coordinator:
     def _add_report(self, tenants: OwnedTenants, record: Record) -> None:
         try:
             report = UsageReport.from_bytes(record.value)
-            tenants.add_report(report, self.shares.latest.get(report.tenant))
+            # A stolen gateway credential can invent tenants. A new one's next report counts.
+            if report.tenant in self._quotas:
+                tenants.add_report(report, self.shares.latest.get(report.tenant))
         except PenstockError as failure:
             log.warning("report not understood", **{key_names.ERROR: str(failure)})
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.model.ids import LogicalClusterId
 
 VALID_MS: Final = int(FALLBACK_SECONDS * 1000)
+GATEWAYS_MAX: Final = 1_000  # of one tenant: the names come from the reports
 LAZY_BEYOND: Final = 1 + 1e-9  # a limit above this multiple of the share is a lazy one
 
 
@@ -122,6 +123,8 @@ class OwnedTenants:
 
 def _keep_newest(reports: dict[str, UsageReport], report: UsageReport) -> None:
     before = reports.get(report.gateway)
+    if before is None and len(reports) >= GATEWAYS_MAX:
+        return
     if before is None or (report.time_ms, report.sequence) > (before.time_ms, before.sequence):
         reports[report.gateway] = report
 

@@ -227,9 +227,14 @@ def _authority(target: Target, name: str) -> Path | None:
 async def agents_of(
     cluster: str, metrics: Sequence[str], places: Sequence[BrokerEndpoint]
 ) -> tuple[tuple[int, str, int], ...]:
-    """The metrics agent of each broker. If one cannot be assigned, none is used; the log has the reason."""
+    """The metrics agent of each broker; the log has the reasons why others are not used.
+
+    If one belongs to no broker or to another one than declared, none is used."""
     try:
-        return await identify(metrics, {int(place.id) for place in places})
+        agents, unreachable = await identify(metrics, {int(place.id) for place in places})
     except PenstockError as failure:
         log.warning("metrics not used", cluster=cluster, error=str(failure), remedy=failure.advice)
         return ()
+    for each in unreachable:
+        log.warning("metrics agent does not respond", cluster=cluster, error=str(each), remedy=each.advice)
+    return agents

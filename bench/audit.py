@@ -33,7 +33,7 @@ from penstock.audit.rules.fold import RuleSet, step
 from penstock.audit.scrub.places import LANE
 from penstock.audit.scrub.service import Scrubber
 from penstock.backup.raw_fetch import LogId, fetch
-from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM
+from penstock.fleet.credentials.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.readiness import security_of
 from penstock.kafka.admin import topics
 from penstock.kafka.client import Client

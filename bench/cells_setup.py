@@ -20,9 +20,9 @@ from penstock.balance.cells import Broker, plan_cells
 from penstock.balance.execute import move_tenant
 from penstock.balance.replica_placement import PlacementRequest, spread
 from penstock.balance.tenant_move import Target
+from penstock.fleet.credentials.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import LocalFleet, open_fleet
-from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.readiness import security_of, wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.spec_file import parse_fleet

@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.fleets import kill_nodes
+from penstock.fleet.credentials.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import open_fleet
-from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.readiness import wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.spec_file import parse_fleet

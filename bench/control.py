@@ -28,10 +28,10 @@ from penstock.control.physical.addresses import root_token
 from penstock.control.physical.configured import cluster_id
 from penstock.control.physical.gateway_files import free_ports
 from penstock.control.physical.local import write_gateway_file
-from penstock.fleet.gateway_credentials import GatewayCredentials, tenants_key
+from penstock.fleet.credentials.gateway_credentials import GatewayCredentials, tenants_key
+from penstock.fleet.credentials.passwords import PLATFORM_USER, PlatformKey
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import LocalFleet, open_fleet, save_fleet_document
-from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.fleet.readiness import wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.spec_file import parse_fleet

@@ -23,7 +23,7 @@ from bench import gateway_kroxylicious as kroxylicious
 from bench.fleets import kill_nodes, start_fleet
 from bench.gateway_load import SCRAM, Target
 from bench.harness import ROOT
-from penstock.fleet.certificates import load_authority, load_platform_key
+from penstock.fleet.credentials.certificates import load_authority, load_platform_key
 from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
 from penstock.gateway.config import ServiceAccount, Tenant

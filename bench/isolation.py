@@ -34,7 +34,7 @@ from bench.gateway_load import Client, Target, produce_frame, repeat
 from bench.gateway_relays import SHAPE, free_port, wait_listening
 from bench.harness import ROOT, Result, Run, interleave, main
 from bench.isolation_load import KB, TOPIC, Victim
-from penstock.fleet.certificates import load_platform_key
+from penstock.fleet.credentials.certificates import load_platform_key
 from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
 from penstock.gateway.config import ServiceAccount, Tenant

@@ -15,9 +15,9 @@ import yaml
 from confluent_kafka import Producer
 
 from bench.measure import processor_seconds
+from penstock.fleet.credentials.passwords import NODE_USER, PLATFORM_USER
 from penstock.fleet.jars import cache_directory, load_jars
 from penstock.fleet.java import find_java
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin import group_offsets, topics
 from penstock.kafka.admin.group_offsets import CommittedOffset

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.fleets import start_fleet
 from bench.measure import processor_seconds
+from penstock.fleet.credentials.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.jars import KAFKA_VERSION, cache_directory
-from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin.offsets import OffsetSpec, list_offsets

@@ -18,9 +18,9 @@ import psutil
 import yaml
 
 from penstock.control.physical.configured import cluster_id
-from penstock.fleet.certificates import load_authority
-from penstock.fleet.gateway_credentials import GatewayCredentials, tenants_key
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.certificates import load_authority
+from penstock.fleet.credentials.gateway_credentials import GatewayCredentials, tenants_key
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.fleet.runtime import obtain_runtime
 from tests.anywhere.stock_kafka import PLATFORM
 from tests.harness.command import ROOT, CommandResult

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from penstock.fleet.certificates import load_authority
 from penstock.fleet.cluster_record import new_kafka_uuid
+from penstock.fleet.credentials.certificates import load_authority
 from penstock.fleet.java import command, jvm_flags
 from penstock.fleet.kafka_properties import as_text
 from penstock.fleet.runtime import obtain_runtime

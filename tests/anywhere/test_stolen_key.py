@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from penstock.control.physical.configured import cluster_id
-from penstock.fleet.gateway_credentials import tenants_key
+from penstock.fleet.credentials.gateway_credentials import tenants_key
 from penstock.gateway.process.tenant_source import GATEWAY_USER
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.partitions import TopicPartition

@@ -13,7 +13,7 @@ import pytest
 from penstock.audit import intents, topics
 from penstock.audit.intents import IntentLog
 from penstock.audit.service import Auditor
-from penstock.fleet.passwords import PLATFORM_USER
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin import configs, reassignments
 from penstock.kafka.admin import topics as kafka_topics

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.audit.finding_reader import FindingReader
 from penstock.audit.service import Auditor
-from penstock.cli import durability
+from penstock.cli.operator import durability
 from penstock.kafka import partition_log
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client

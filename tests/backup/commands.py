@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER, SCRAM_MECHANISM
+from penstock.fleet.credentials.passwords import NODE_USER, PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.spec import Listener
 from tests.harness.command import ROOT, clean_environment
 

@@ -15,7 +15,7 @@ from penstock.backup.replay import Replay
 from penstock.backup.restore_plan import Request, RestorePlan
 from penstock.backup.restore_store import RestoreStore
 from penstock.backup.restorer import Restorer
-from penstock.cli import tier_sweep
+from penstock.cli.operator import tier_sweep
 from penstock.kafka.admin import topics
 from penstock.model.errors.backup import (
     RestoreRecordInvalid,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.backup.in_place_moves import (
+from penstock.backup.in_place.moves import (
     Done,
     Elect,
     Follow,
@@ -21,7 +21,7 @@ from penstock.backup.in_place_moves import (
 from penstock.model.shadow_ids import SHADOW_IDS, is_shadow
 
 if TYPE_CHECKING:
-    from penstock.backup.in_place_moves import Move
+    from penstock.backup.in_place.moves import Move
 
 S = SHADOW_IDS[0]
 CUT = 600

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from penstock.audit import intents
-from penstock.backup import in_place, in_place_partition
-from penstock.backup.in_place import InPlaceRestorer
-from penstock.backup.in_place_moves import Done, Observation, Place, next_move
-from penstock.backup.in_place_partition import InPlacePartitionRun, Yielded
-from penstock.backup.in_place_plan import InPlacePartition, InPlacePlan, InPlaceRequest
-from penstock.backup.in_place_proof import InPlaceProof
+from penstock.backup.in_place import partition as in_place_partition
+from penstock.backup.in_place import restorer as in_place
+from penstock.backup.in_place.moves import Done, Observation, Place, next_move
+from penstock.backup.in_place.partition import InPlacePartitionRun, Yielded
+from penstock.backup.in_place.plan import InPlacePartition, InPlacePlan, InPlaceRequest
+from penstock.backup.in_place.proof import InPlaceProof
+from penstock.backup.in_place.restorer import InPlaceRestorer
 from penstock.backup.restore_store import RestoreStore
 from penstock.backup.restorer import Restorer
 from penstock.kafka.admin import transactions

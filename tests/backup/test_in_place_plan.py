@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.backup.chain import Chain, chain_of
-from penstock.backup.in_place_plan import (
+from penstock.backup.in_place.plan import (
     InPlaceFacts,
     InPlacePlan,
     InPlaceRequest,

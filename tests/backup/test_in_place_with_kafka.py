@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from penstock.backup.archive import Archive
 from penstock.backup.archiver import Archiver
 from penstock.backup.catalogue import Catalogue
-from penstock.backup.in_place import InPlaceRestorer
-from penstock.backup.in_place_plan import InPlaceRequest
+from penstock.backup.in_place.plan import InPlaceRequest
+from penstock.backup.in_place.restorer import InPlaceRestorer
 from penstock.backup.planning import make_in_place_plan
 from penstock.kafka.admin import offsets, topics
 from penstock.kafka.admin.outcomes import results_or_raise

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.balance.execute import Executor
 from penstock.balance.plan_document import PlanDocument, PlanHeader, PlannedMove
+from penstock.control.load.plan_service import PlanService
+from penstock.control.load.plan_store import PlanStore, PlanWriter
 from penstock.control.physical.cluster_access import Clusters
-from penstock.control.plan_service import PlanService
-from penstock.control.plan_store import PlanStore, PlanWriter
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Security
 from penstock.model import fault_points

@@ -19,8 +19,8 @@ from penstock.balance.cluster_observation import observe
 from penstock.balance.executing import Budget
 from penstock.balance.plan_document import PlannedMove, PlanState
 from penstock.balance.replication_throttle import FOLLOWERS, LEADERS, RATES
-from penstock.control.load_history import ensure_load_topic
-from penstock.control.planning import ClusterReading, PlanMaker, PlanRequest, read_cluster
+from penstock.control.load.load_history import ensure_load_topic
+from penstock.control.load.planning import ClusterReading, PlanMaker, PlanRequest, read_cluster
 from penstock.control.registry import Put, Registry
 from penstock.kafka.admin import configs, reassignments, topics
 from penstock.kafka.admin.configs import Source

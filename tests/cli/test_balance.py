@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.cli import balance
+from penstock.cli.operator import balance
 from penstock.control.physical.cluster_access import ProvidedCluster
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.model.events import BrokerLoad
 from penstock.model.ids import BrokerId, PhysicalClusterId
 from tests.control.in_memory_control import PHYSICAL

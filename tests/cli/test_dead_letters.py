@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.cli import dead_letters
+from penstock.cli.library import dead_letters
 from penstock.consume import ParallelConsumer, Record, Retry
 from penstock.kafka.client import Client
 from tests.consume.conftest import KafkaCluster

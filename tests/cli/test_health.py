@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.cli.health import seconds_of
-from penstock.cli.health_drill import _check
 from penstock.cli.local import status_data
+from penstock.cli.operator.health import seconds_of
+from penstock.cli.operator.health_drill import _check
 from penstock.fleet.node_watch import NodeState
 from penstock.fleet.status import FleetStatus, NodeStatus
 from penstock.health.mitigation import Step

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from penstock.fleet.passwords import PLATFORM_USER
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.model.metric_catalogue import (
     BACKUP,
     BALANCE,

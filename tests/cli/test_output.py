@@ -11,8 +11,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from penstock.cli.client_settings import client_settings
 from penstock.cli.output import Format, console, plain, report, show, show_error, table_of
+from penstock.cli.tenant.client_settings import client_settings
 from penstock.kafka.security import Login, Mechanism
 from penstock.model.errors.fleet import NodeFailed
 from penstock.model.errors.settings import SettingInvalid

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from penstock.cli import pipeline
+from penstock.cli.library import pipeline
 from penstock.fleet.jars import CHECKSUM_FILE, jar_checksums
 from penstock.kafka.admin import topics
 from penstock.model.errors.pipeline import ConnectorsMissing

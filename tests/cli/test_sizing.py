@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.control.sizing import SizingFiles
+from penstock.control.size.sizing import SizingFiles
 from penstock.model.entities import PhysicalCluster
 from penstock.model.errors import Exit
 from tests.control.test_sizing import CLUSTER, busy

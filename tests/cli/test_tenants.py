@@ -13,10 +13,10 @@ import pytest
 from penstock.balance.cells import CellId, NewCell
 from penstock.balance.plan_document import PlanState
 from penstock.control.checker import Difference, Kind
+from penstock.control.load.planning import returning_leadership
+from penstock.control.load.relief_service import needs_cell
 from penstock.control.physical.addresses import root_token
-from penstock.control.planning import returning_leadership
 from penstock.control.process import ControlOptions, run_control
-from penstock.control.relief_service import needs_cell
 from penstock.fleet.layout import Layout
 from penstock.model.entities import ApiKey, LogicalCluster, Operation, PhysicalCluster
 from penstock.model.errors import Exit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.cli.flags import duration_ms
-from penstock.cli.topic import _check_tiering, _tier_settings
+from penstock.cli.tenant.topic import _check_tiering, _tier_settings
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import open_fleet
 from penstock.fleet.spec_file import parse_fleet

@@ -20,23 +20,23 @@ from penstock.balance.plan_document import (
 from penstock.control.acls import account_acls
 from penstock.control.audit_log import AuditPage, AuditQuery
 from penstock.control.backups import Backups
-from penstock.control.balancing import Balancing
-from penstock.control.controller_changes import ControllerChanges
 from penstock.control.decisions import Decision, DecisionContext, decided_before
-from penstock.control.findings import all_findings
-from penstock.control.gateway_calls import GatewayCalls
-from penstock.control.gateway_directory import GatewayDirectory
-from penstock.control.health_service import HealthService
+from penstock.control.gateways.gateway_calls import GatewayCalls
+from penstock.control.gateways.gateway_directory import GatewayDirectory
+from penstock.control.health.findings import all_findings
+from penstock.control.health.health_service import HealthService
+from penstock.control.health.mitigating import Mitigating
 from penstock.control.links import Links, LinksRead, Row
-from penstock.control.mitigating import Mitigating
+from penstock.control.load.balancing import Balancing
+from penstock.control.load.planning import PlanMaker
 from penstock.control.physical.cluster_access import Clusters
-from penstock.control.planning import PlanMaker
 from penstock.control.registry import Put, Registry
-from penstock.control.resizer import Resizer
-from penstock.control.roll_planning import RollPlanner
-from penstock.control.roll_service import RollSupport
+from penstock.control.rolling.roll_planning import RollPlanner
+from penstock.control.rolling.roll_service import RollSupport
 from penstock.control.service import Role
-from penstock.control.sizing import Sizing, SizingFiles
+from penstock.control.size.controller_changes import ControllerChanges
+from penstock.control.size.resizer import Resizer
+from penstock.control.size.sizing import Sizing, SizingFiles
 from penstock.model.api_keys import hashed
 from penstock.model.entities import OperatorRole, OperatorToken
 from penstock.model.errors.balance import ClusterUnobserved, PlanUnknown
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from penstock.balance.planner import Plan
     from penstock.control.acls import AccountAcl
     from penstock.control.checker import Difference
-    from penstock.control.findings import AllFindings, ClusterFinding
-    from penstock.control.healing_service import ClusterHealing
+    from penstock.control.health.findings import AllFindings, ClusterFinding
+    from penstock.control.health.healing_service import ClusterHealing
+    from penstock.control.load.planning import ClusterReading
     from penstock.control.physical.cluster_access import Provisioner
-    from penstock.control.planning import ClusterReading
     from penstock.link.states import Action
     from penstock.model.durability import FindingRecord, FindingState
     from penstock.model.entities import Entity, ServiceAccount

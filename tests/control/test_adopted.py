@@ -16,10 +16,10 @@ from penstock.control.kafka_access import AccessWriter
 from penstock.control.physical.adopted import ADOPTED, AdoptedProvisioner
 from penstock.control.physical.local import LocalProvisioner, stop_dedicated
 from penstock.control.physical.provider import Provisioners
-from penstock.fleet.adoption import Target, adopt, load_adopted
-from penstock.fleet.capabilities import Capability
+from penstock.fleet.adopted.adoption import Target, adopt, load_adopted
+from penstock.fleet.adopted.capabilities import Capability
+from penstock.fleet.credentials.passwords import PLATFORM_USER, PlatformKey
 from penstock.fleet.layout import Layout
-from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.process.tenant_source import GATEWAY_USER
 from penstock.kafka.admin import topics, users
 from penstock.kafka.client import Client

@@ -13,7 +13,7 @@ from penstock.balance.cells import CellId, NewCell
 from penstock.control.api.app import PROBLEMS, make_api
 from penstock.control.api.routes import router
 from penstock.control.checker import Difference, Kind
-from penstock.control.relief_service import needs_cell
+from penstock.control.load.relief_service import needs_cell
 from penstock.control.service import Role
 from penstock.model.entities import ApiKey, LogicalCluster, Operation, OperatorRole
 from penstock.model.errors.control import ControlError

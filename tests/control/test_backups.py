@@ -16,9 +16,9 @@ from penstock.control.backups import Backups
 from penstock.control.physical.backup_file import address_before, backup_file, write_backup_file
 from penstock.control.physical.cluster_access import Clusters, ProvidedCluster
 from penstock.fleet.cluster_record import load_or_create_cluster
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.fleet.layout import Layout, make_directory
 from penstock.fleet.local_fleet import load_fleet, save_fleet_document
-from penstock.fleet.passwords import PlatformKey
 from penstock.fleet.spec_file import parse_fleet
 from penstock.model.errors.backup import BackupNotConfigured
 from penstock.model.errors.settings import SettingsUnreadable

@@ -13,8 +13,8 @@ import structlog.testing
 from penstock.balance.executing import Health
 from penstock.balance.plan_document import PlanState
 from penstock.balance.rounds import PACE, BalancerMode, Pace
-from penstock.control import balancing
-from penstock.control.balancing import (
+from penstock.control.load import balancing
+from penstock.control.load.balancing import (
     ACTOR,
     BalanceCounts,
     Balancing,
@@ -22,7 +22,7 @@ from penstock.control.balancing import (
     recent_plans,
     set_balance_mode,
 )
-from penstock.control.planning import PlanRequest
+from penstock.control.load.planning import PlanRequest
 from penstock.control.registry import Put
 from penstock.model.entities import ClusterState, ConditionKind, Operation, OperatorRole, PhysicalCluster
 from tests.control.in_memory_control import PHYSICAL
@@ -32,7 +32,7 @@ from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from penstock.balance.plan_document import PlanDocument, PlanHeader
-    from penstock.control.planning import ClusterReading
+    from penstock.control.load.planning import ClusterReading
     from tests.control.conftest import PlaneHarness
     from tests.control.in_memory_plane import Api
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.control import decisions
-from penstock.control.broker_states import clear_status, set_status, state_of
 from penstock.control.decisions import ClusterRequest
 from penstock.control.desired_state import tenant_state
+from penstock.control.health.broker_states import clear_status, set_status, state_of
 from penstock.gateway.process.tenant_source import tenant_of
 from penstock.model.entities import BrokerState, BrokerStatus, LogicalCluster, OperatorRole
 from penstock.model.errors.balance import BrokerMissing, NoLeaderLeft, StatusNotClaimed, StatusNotSettable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.control.effects import cells_after
 from penstock.control.physical.cluster_access import ProvidedCluster
 from penstock.control.physical.local import LocalProvisioner
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.fleet.layout import Layout
-from penstock.fleet.passwords import PlatformKey
 from penstock.model.entities import BrokerEndpoint, CellMembers
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
 from tests.control.in_memory_control import physical

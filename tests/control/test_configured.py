@@ -12,11 +12,11 @@ from penstock.control.physical.configured import cluster_id, provide, require_sa
 from penstock.control.physical.gateway_files import free_ports
 from penstock.control.registry import Put, Registry
 from penstock.control.settings import ConfiguredCluster
-from penstock.fleet.adoption import Target, adopt, load_target
-from penstock.fleet.capabilities import Capability
-from penstock.fleet.gateway_credentials import GatewayCredentials, tenants_key
+from penstock.fleet.adopted.adoption import Target, adopt, load_target
+from penstock.fleet.adopted.capabilities import Capability
+from penstock.fleet.credentials.gateway_credentials import GatewayCredentials, tenants_key
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.fleet.layout import Layout
-from penstock.fleet.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin import acls, users
 from penstock.kafka.admin.acls import Acl, Operation, Pattern, ResourceType

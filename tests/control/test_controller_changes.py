@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from penstock.control.controller_changes import ControllerChanges
-from penstock.control.controller_steps import ControllerSteps
 from penstock.control.operations import Step, next_step
 from penstock.control.physical.cluster_access import Clusters, ProvidedCluster
+from penstock.control.size.controller_changes import ControllerChanges
+from penstock.control.size.controller_steps import ControllerSteps
 from penstock.control.step_outcome import Pending
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.fleet.local_fleet import load_fleet
-from penstock.fleet.passwords import PlatformKey
 from penstock.kafka import quorum
 from penstock.kafka.quorum import NO_DIRECTORY, Quorum, Replica
 from penstock.model.entities import Operation

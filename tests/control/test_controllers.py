@@ -7,9 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from penstock.control import rolls
-from penstock.control.controller_changes import ControllerRow, controller_rows
-from penstock.control.controllers import change_controllers, controllers_of, directories_of
 from penstock.control.operations import (
     CONTROLLERS_ADD,
     CONTROLLERS_REMOVE,
@@ -19,6 +16,9 @@ from penstock.control.operations import (
     next_step,
 )
 from penstock.control.physical.local_controllers import directory_id_of
+from penstock.control.rolling import rolls
+from penstock.control.size.controller_changes import ControllerRow, controller_rows
+from penstock.control.size.controllers import change_controllers, controllers_of, directories_of
 from penstock.kafka.quorum import NO_DIRECTORY, Quorum, Replica
 from penstock.kafka.routing import Address
 from penstock.model.errors.fleet import ControllersChanging, RollRunning

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.control import decisions, resizing
+from penstock.control import decisions
 from penstock.control.effects import GRACE_SECONDS_MAX, Effects
 from penstock.control.operations import STEPS, Step
 from penstock.control.physical.cluster_access import Clusters
 from penstock.control.registry import Drop, Put
+from penstock.control.size import resizing
 from penstock.control.step_outcome import Pending, no_changes
 from penstock.model.api_keys import hashed
 from penstock.model.entities import ApiKey, ClusterState, Operation, PhysicalCluster

@@ -11,9 +11,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from penstock.audit.lifecycle import FindingLog
-from penstock.control import findings as control_findings
 from penstock.control.api.app import make_api
-from penstock.control.findings import Findings
+from penstock.control.health import findings as control_findings
+from penstock.control.health.findings import Findings
 from penstock.model.durability import FindingRecord, Severity
 from penstock.model.entities import Operation, OperatorRole
 from penstock.model.errors.wire import KafkaBusy

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.control.gateway_calls import WAITING_MAX, GatewayCalls
+from penstock.control.gateways.gateway_calls import WAITING_MAX, GatewayCalls
 from penstock.control.physical.cluster_access import Clusters, ProvidedCluster
-from penstock.fleet.gateway_credentials import gateway_token
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.gateway_credentials import gateway_token
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.model.entities import ServiceAccount
 from penstock.model.errors.control import (
     ClusterNotConnected,

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from penstock.control.gateway_directory import GatewayDirectory, GatewayState
+from penstock.control.gateways.gateway_directory import GatewayDirectory, GatewayState
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.model.events import GatewayHeartbeat
 from penstock.model.gateway_names import HEARTBEAT_BYTES_MAX, LEASE_MS, NAMES_MAX

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.control import decisions
 from penstock.control.physical.gateway_files import GatewayFile
-from penstock.fleet.certificates import load_platform_key
+from penstock.fleet.credentials.certificates import load_platform_key
 from penstock.gateway.config import GatewayConfig
 from penstock.gateway.process import server
 from penstock.gateway.process.server import Gateway

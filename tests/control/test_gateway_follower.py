@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from penstock.control import gateway_follower
-from penstock.control.gateway_directory import GatewayDirectory
-from penstock.control.gateway_follower import GatewayFollower
+from penstock.control.gateways import gateway_follower
+from penstock.control.gateways.gateway_directory import GatewayDirectory
+from penstock.control.gateways.gateway_follower import GatewayFollower
 from penstock.control.physical.cluster_access import Clusters, ProvidedCluster
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.kafka.compacted_topic import CompactedTopicReader
 from penstock.model.ids import PhysicalClusterId
 

@@ -20,8 +20,8 @@ import yaml
 
 from penstock.control.physical.configured import cluster_id
 from penstock.control.physical.gateway_files import free_ports
-from penstock.fleet.gateway_credentials import GatewayCredentials, gateway_token, tenants_key
-from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
+from penstock.fleet.credentials.gateway_credentials import GatewayCredentials, gateway_token, tenants_key
+from penstock.fleet.credentials.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.process.discovery import with_brokers
 from penstock.gateway.process.tenant_source import GATEWAY_USER
 from penstock.gateway.settings import parse_gateway

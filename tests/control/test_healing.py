@@ -13,11 +13,11 @@ import pytest
 
 from penstock.audit.healing import Demotion, HealingMode, Verdict
 from penstock.balance.executing import Observation, PartitionState
-from penstock.control import healing_service
-from penstock.control.broker_states import set_status
-from penstock.control.healing import acted_ms, demoted_by_healing, mode_of, other_work, set_healing
-from penstock.control.healing_service import ClusterHealing, HealingService
-from penstock.control.interventions import open_intervention
+from penstock.control.health import healing_service
+from penstock.control.health.broker_states import set_status
+from penstock.control.health.healing import acted_ms, demoted_by_healing, mode_of, other_work, set_healing
+from penstock.control.health.healing_service import ClusterHealing, HealingService
+from penstock.control.health.interventions import open_intervention
 from penstock.control.registry import Put
 from penstock.model.durability import FindingRecord, FindingState, Intent, Severity
 from penstock.model.entities import Actor, BrokerStatus, OpenIntervention, Operation, PhysicalCluster

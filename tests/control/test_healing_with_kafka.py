@@ -17,8 +17,8 @@ from penstock.balance.cluster_observation import observe
 from penstock.balance.execute import Executor
 from penstock.balance.leader_return import returning
 from penstock.balance.plan_job import LeaderReturnJob
-from penstock.control.healing import demoted_by_healing
-from penstock.fleet.passwords import PLATFORM_USER
+from penstock.control.health.healing import demoted_by_healing
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic
@@ -33,7 +33,7 @@ from tests.kafka.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.control.healing_service import HealingService
+    from penstock.control.health.healing_service import HealingService
     from tests.harness.fleet import Fleet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.soak]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.control import health_settings, mitigations
-from penstock.control.health_service import TICK_MS, ClusterHealth, HealthService
-from penstock.control.mitigating import Mitigating
+from penstock.control.health import health_settings, mitigations
+from penstock.control.health.health_service import TICK_MS, ClusterHealth, HealthService
+from penstock.control.health.mitigating import Mitigating
 from penstock.control.registry import Drop, Put
 from penstock.health.detector import HealthState
 from penstock.health.mitigation import Abilities, HealthMode

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.interventions import (
+from penstock.control.health.interventions import (
     close_intervention,
     conflict,
     obstacles_to,

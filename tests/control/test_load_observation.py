@@ -13,17 +13,17 @@ import pytest
 from penstock.balance.broker_load import NO_AGENT, ONE_SCRAPE
 from penstock.control.capacity_units import TABLES
 from penstock.control.cluster_placement import load_key
-from penstock.control.load_history import (
+from penstock.control.load.load_history import (
     RATES_CHARACTERS_MAX,
     RecentLoad,
     publish,
     rates_events,
     read_recent,
 )
-from penstock.control.load_observation import MetricsObserver, Observation
+from penstock.control.load.load_observation import MetricsObserver, Observation
 from penstock.control.physical.cluster_access import Clusters, ProvidedCluster
 from penstock.control.service import CellWatch
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.model.entities import CellMembers
 from penstock.model.events import BrokerLoad
 from penstock.model.ids import BrokerId, LogicalClusterId, PhysicalClusterId

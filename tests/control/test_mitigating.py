@@ -10,8 +10,8 @@ import pytest
 
 from penstock.balance.executing import Observation, PartitionState
 from penstock.balance.plan_document import PlanState
-from penstock.control import mitigating, mitigations
-from penstock.control.mitigating import Mitigating
+from penstock.control.health import mitigating, mitigations
+from penstock.control.health.mitigating import Mitigating
 from penstock.control.registry import Put
 from penstock.fleet.restarting import ProcessState
 from penstock.health.detector import Finding, HealthState

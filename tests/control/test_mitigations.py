@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.balance.executing import Observation, PartitionState
-from penstock.control import health_settings, incidents, mitigations
-from penstock.control.broker_states import set_status
-from penstock.control.interventions import open_intervention
-from penstock.control.mitigating import demotion, in_sync
+from penstock.control.health import health_settings, incidents, mitigations
+from penstock.control.health.broker_states import set_status
+from penstock.control.health.interventions import open_intervention
+from penstock.control.health.mitigating import demotion, in_sync
 from penstock.control.registry import Drop, Put
 from penstock.health.detector import Finding, HealthState
 from penstock.health.mitigation import LATE_SECONDS, HealthMode, Step, Take

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import structlog.testing
 
-from penstock.control.incidents import ENTRIES_MAX, with_entry
-from penstock.control.notification import Notifier, Targets, notice_of, signature
+from penstock.control.health.incidents import ENTRIES_MAX, with_entry
+from penstock.control.health.notification import Notifier, Targets, notice_of, signature
 from penstock.model.backoff import Backoff
 from penstock.model.entities import Incident, IncidentEntry
 from penstock.model.ids import BrokerId, PhysicalClusterId

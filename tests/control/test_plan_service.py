@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.control.plan_service import PlanService
+from penstock.control.load.plan_service import PlanService
 
 
 class Store:

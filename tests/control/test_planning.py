@@ -9,8 +9,8 @@ import pytest
 
 from penstock.balance.executing import Observation, PartitionState
 from penstock.balance.plan_document import PlanState
-from penstock.control.broker_states import set_status
-from penstock.control.planning import ClusterReading, Disks
+from penstock.control.health.broker_states import set_status
+from penstock.control.load.planning import ClusterReading, Disks
 from penstock.control.registry import Put
 from penstock.control.service import Role
 from penstock.model.entities import BrokerStatus, ClusterState, MissingCapability, OperatorRole

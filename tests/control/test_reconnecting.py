@@ -16,7 +16,7 @@ from penstock.control.leadership import LeadershipTerm
 from penstock.control.physical.cluster_access import Clusters, ProvidedCluster
 from penstock.control.registry import Put
 from penstock.control.service import ControlPlane, Role
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.model.errors.wire import BrokerUnreachable
 from penstock.model.ids import PhysicalClusterId
 from tests.control.in_memory_control import physical
@@ -24,8 +24,8 @@ from tests.control.in_memory_control import physical
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from penstock.control.load.plan_store import PlanStore
     from penstock.control.physical.cluster_access import Provisioner
-    from penstock.control.plan_store import PlanStore
     from penstock.kafka.client import Client
     from penstock.kafka.compacted_topic import CompactedTopicReader
     from penstock.kafka.ownership import Ownership

@@ -16,15 +16,15 @@ from penstock.control import decisions
 from penstock.control.capacity_units import LAPTOP
 from penstock.control.cluster_placement import brokers_of, load_key
 from penstock.control.home import AUDIT
-from penstock.control.load_observation import MetricsObserver, Observation
-from penstock.control.physical.local import LocalProvisioner
-from penstock.control.relief_service import (
+from penstock.control.load.load_observation import MetricsObserver, Observation
+from penstock.control.load.relief_service import (
     ACTOR,
     CellReliefService,
     cluster_snapshot,
     needs_cell,
     recent_moves,
 )
+from penstock.control.physical.local import LocalProvisioner
 from penstock.control.service import CellWatch
 from penstock.fleet.layout import Layout
 from penstock.kafka.admin import topics

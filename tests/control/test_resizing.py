@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.balance.plan_document import PlanHeader, PlanProgress, PlanState
-from penstock.control import operations, planning, resizing
-from penstock.control.broker_states import set_status, state_of
+from penstock.control import operations
+from penstock.control.health.broker_states import set_status, state_of
+from penstock.control.load import planning
 from penstock.control.physical import local
 from penstock.control.physical.cluster_access import BrokerSelection, Clusters, ProvidedCluster
 from penstock.control.registration import registration
 from penstock.control.registry import Put
-from penstock.control.resize_steps import ResizeSteps, _progress, carries_share, holdings
-from penstock.control.resizer import Resizer
-from penstock.control.resizing import GrowRequest
-from penstock.fleet.passwords import PlatformKey
+from penstock.control.size import resizing
+from penstock.control.size.resize_steps import ResizeSteps, _progress, carries_share, holdings
+from penstock.control.size.resizer import Resizer
+from penstock.control.size.resizing import GrowRequest
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.kafka.admin import brokers
 from penstock.kafka.admin.brokers import Description
 from penstock.model.entities import (

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.audit.intents import IntentLog
-from penstock.control import roll_planning, roll_service, rolls
 from penstock.control.physical.cluster_access import Clusters
 from penstock.control.physical.roll_nodes import RemoteNodes, roll_nodes
-from penstock.control.roll_observation import ClusterSeen
-from penstock.control.roll_planning import RollPlanner, RollSelection
-from penstock.control.roll_service import RollSupport, apply_dynamic, make_watch
-from penstock.fleet.roll_batches import Partition
-from penstock.fleet.rolling import Member, NodeSeen, Observation, QuorumSeen
+from penstock.control.rolling import roll_planning, roll_service, rolls
+from penstock.control.rolling.roll_observation import ClusterSeen
+from penstock.control.rolling.roll_planning import RollPlanner, RollSelection
+from penstock.control.rolling.roll_service import RollSupport, apply_dynamic, make_watch
+from penstock.fleet.rolls.roll_batches import Partition
+from penstock.fleet.rolls.rolling import Member, NodeSeen, Observation, QuorumSeen
 from penstock.kafka.admin import configs
 from penstock.model.durability import Intent
 from penstock.model.entities import PhysicalCluster

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control import rolls
-from penstock.control.broker_states import set_status, state_of
-from penstock.control.interventions import obstacles_to, open_intervention
+from penstock.control.health.broker_states import set_status, state_of
+from penstock.control.health.interventions import obstacles_to, open_intervention
 from penstock.control.metrics import _add_roll
 from penstock.control.operations import Step, next_step
 from penstock.control.registry import Registry
-from penstock.control.roll_service import restart_seconds
+from penstock.control.rolling import rolls
+from penstock.control.rolling.roll_service import restart_seconds
 from penstock.metric_families import Samples
 from penstock.model.entities import (
     Actor,

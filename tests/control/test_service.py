@@ -9,12 +9,12 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.control import decisions, operations
-from penstock.control.broker_states import clear_status, set_status
 from penstock.control.checker import Kind
 from penstock.control.decisions import ClusterRequest
+from penstock.control.gateways.state_publisher import PARTITION
+from penstock.control.health.broker_states import clear_status, set_status
 from penstock.control.leadership import TRANSACTIONAL_ID
 from penstock.control.observation import read_actual_state, read_published_states
-from penstock.control.state_publisher import PARTITION
 from penstock.kafka.admin import acls, groups, topics, users
 from penstock.kafka.admin.acls import Acl, Operation, Pattern, ResourceType
 from penstock.kafka.admin.group_offsets import CommittedOffset, commit

@@ -11,8 +11,8 @@ import trustme
 import yaml
 
 from penstock.control.settings import ControlSettings, check_listener, read_control_settings
-from penstock.fleet.gateway_credentials import tenants_key
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.gateway_credentials import tenants_key
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.kafka.oauth import OAuthLogin
 from penstock.kafka.security import Login, Mechanism
 from penstock.model.errors.control import PlaintextRefused

@@ -21,7 +21,7 @@ from penstock.control.physical.cluster_access import BrokerSelection, ProvidedCl
 from penstock.control.physical.configured import provide, require_unclaimed
 from penstock.control.registry import Put, Registry
 from penstock.control.settings import ConfiguredCluster
-from penstock.fleet.capabilities import (
+from penstock.fleet.adopted.capabilities import (
     CREATE,
     DESCRIBE,
     Capability,
@@ -29,8 +29,8 @@ from penstock.fleet.capabilities import (
     capability_table,
     missing_capabilities,
 )
-from penstock.fleet.capability_probe import open_acls
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.adopted.capability_probe import open_acls
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.kafka.admin.acls import Acl, Operation, Pattern, Permission, ResourceType
 from penstock.model.entities import (
     ActiveControlPlane,

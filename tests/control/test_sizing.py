@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from penstock.balance.cost import EXAMPLE
-from penstock.control.load_hours import hour_now
-from penstock.control.sizing import SizingFiles
+from penstock.control.load.load_hours import hour_now
+from penstock.control.size.sizing import SizingFiles
 from penstock.model.entities import ConditionKind, OperatorRole, PhysicalCluster
 from penstock.model.events import LoadHour, QuotaShares
 from penstock.model.ids import PhysicalClusterId

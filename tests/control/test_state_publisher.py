@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from penstock.control.gateways.state_publisher import StatePublisher
 from penstock.control.registry import Registry
-from penstock.control.state_publisher import StatePublisher
 from penstock.model.errors.wire import BrokerUnreachable, ConnectionLost
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from penstock.control import leadership, operations
+from penstock.control.gateways.state_publisher import BEFORE_PUBLISH
 from penstock.control.physical.addresses import root_token
-from penstock.control.state_publisher import BEFORE_PUBLISH
 from penstock.fleet.local_fleet import save_fleet_document
 from penstock.kafka.admin import topics
 from penstock.kafka.client import Client

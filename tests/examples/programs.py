@@ -92,7 +92,7 @@ class BankProgram(Program):
     def _known(
         self, request: urllib.request.Request, body: Callable[[IO[bytes]], Any] = json.load
     ) -> tuple[int, Any]:
-        """The bank says 504 while it cannot know, as during a rebalance: then its clients ask again."""
+        """The bank responds 504 while it cannot know, as during a rebalance: then its clients ask again."""
         deadline = time.monotonic() + START_SECONDS
         while (response := call(request, body))[0] == 504 and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -140,7 +140,7 @@ def kafka_flags(config: Mapping[str, Any] | None) -> list[str]:
 
 
 def call(request: urllib.request.Request, body: Callable[[IO[bytes]], Any] = json.load) -> tuple[int, Any]:
-    """Status and body, JSON unless told otherwise, of an error response too."""
+    """Status and body, JSON by default, of an error response too."""
     try:
         with urllib.request.urlopen(request, timeout=CALL_SECONDS) as response:
             return response.status, body(response)

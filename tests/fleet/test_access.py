@@ -16,8 +16,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from penstock.fleet.certificates import load_authority
-from penstock.fleet.passwords import ANCHOR_USER
+from penstock.fleet.credentials.certificates import load_authority
+from penstock.fleet.credentials.passwords import ANCHOR_USER
 from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin import users

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.fleet.adoption import Target, abandon, adopt, list_adopted, load_adopted, load_target
-from penstock.fleet.capabilities import Capability
+from penstock.fleet.adopted.adoption import Target, abandon, adopt, list_adopted, load_adopted, load_target
+from penstock.fleet.adopted.capabilities import Capability
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.fleet.layout import Layout, make_directory
-from penstock.fleet.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin import users
 from penstock.kafka.admin.outcomes import results_or_raise

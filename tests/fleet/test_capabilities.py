@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.fleet.capabilities import Capability, ClusterProbe, capability_table, require
+from penstock.fleet.adopted.capabilities import Capability, ClusterProbe, capability_table, require
 from penstock.model.errors.fleet import CapabilityMissing
 
 EVERYTHING = ClusterProbe(

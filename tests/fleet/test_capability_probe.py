@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.fleet import capability_probe
-from penstock.fleet.capabilities import Capability
-from penstock.fleet.capability_probe import probe_capabilities
-from penstock.fleet.rights import cluster_operations
+from penstock.fleet.adopted import capability_probe
+from penstock.fleet.adopted.capabilities import Capability
+from penstock.fleet.adopted.capability_probe import probe_capabilities
+from penstock.fleet.adopted.rights import cluster_operations
 from penstock.kafka import quorum
 from penstock.kafka.admin import acls, brokers, quotas, users
 from penstock.kafka.routing import Address

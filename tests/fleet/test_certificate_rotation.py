@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cryptography import x509
 
-from penstock.fleet.certificate_rotation import rotate_certificates
+from penstock.fleet.credentials.certificate_rotation import rotate_certificates
 from penstock.fleet.spec import Listener
 from tests.harness.fleet import wait_for
 

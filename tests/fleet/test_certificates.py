@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from penstock.fleet.certificates import (
+from penstock.fleet.credentials.certificates import (
     CERTIFICATE_DAYS,
     RENEW_DAYS_BEFORE_END,
     ensure_keystore,
@@ -20,7 +20,7 @@ from penstock.fleet.certificates import (
     load_platform_key,
     needs_renewal,
 )
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.model.errors.fleet import DirectoryNotWritable
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.fleet.quorum_changes import check_known, check_leaving, leaving_order, new_controllers
+from penstock.fleet.rolls.quorum_changes import check_known, check_leaving, leaving_order, new_controllers
 from penstock.model.errors.fleet import ControllerMajority, ControllersNotKnown
 
 ZONES = ("a", "b", "c")

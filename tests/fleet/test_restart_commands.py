@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.fleet.restart_commands import ByHand, CommandRestarter, RemoteNode, parse_command
+from penstock.fleet.adopted.restart_commands import ByHand, CommandRestarter, RemoteNode, parse_command
 from penstock.model.errors.fleet import RestartCommandFailed, RestartCommandInvalid
 
 if TYPE_CHECKING:

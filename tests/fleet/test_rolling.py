@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.fleet.roll_batches import Partition, at_risk, harm_of, zone_cap
-from penstock.fleet.rolling import (
+from penstock.fleet.rolls.roll_batches import Partition, at_risk, harm_of, zone_cap
+from penstock.fleet.rolls.rolling import (
     Bounds,
     Desired,
     Done,

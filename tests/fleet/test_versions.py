@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.control.roll_service import raise_features
+from penstock.control.rolling.roll_service import raise_features
 from penstock.fleet import versions
 from penstock.fleet.jars import KAFKA_VERSION, POM_FILE, jar_checksums, jars_directory, verify
 from penstock.fleet.versions import (

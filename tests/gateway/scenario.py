@@ -58,7 +58,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.gateway.config import TenantLimits
 from penstock.gateway.connection.connection import Connection
 from penstock.gateway.connection.effects import Call, Close, Deny, LogIn, Wake

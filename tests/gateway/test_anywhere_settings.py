@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.fleet.gateway_credentials import (
+from penstock.fleet.credentials.gateway_credentials import (
     GatewayCredentials,
     gateway_token,
     parse_gateway_token,
     tenants_key,
 )
-from penstock.fleet.passwords import PLATFORM_USER, PlatformKey
+from penstock.fleet.credentials.passwords import PLATFORM_USER, PlatformKey
 from penstock.gateway.process.discovery import placed
 from penstock.gateway.settings import TenantsFrom, parse_gateway
 from penstock.kafka.admin.brokers import Broker, Description

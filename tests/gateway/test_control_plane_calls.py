@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.fleet.gateway_credentials import GatewayCredentials, gateway_token
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.gateway_credentials import GatewayCredentials, gateway_token
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.gateway.config import ServiceAccount, Tenant
 from penstock.gateway.process.control_plane_calls import ControlPlaneCalls
 from penstock.gateway.settings import ControlPlanes, GatewaySettings

@@ -23,9 +23,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.control.state_publisher import COMPACTED
-from penstock.fleet.certificates import load_platform_key
-from penstock.fleet.passwords import SCRAM_ITERATIONS
+from penstock.control.gateways.state_publisher import COMPACTED
+from penstock.fleet.credentials.certificates import load_platform_key
+from penstock.fleet.credentials.passwords import SCRAM_ITERATIONS
 from penstock.gateway.limits.quota_shares import REPORT_MS
 from penstock.gateway.process.tenant_source import GATEWAY_USER, gateway_acls
 from penstock.kafka.admin import acls, users

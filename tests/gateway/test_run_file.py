@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from penstock.cli.app import run
-from penstock.cli.gateway import drain
+from penstock.cli.operator.gateway import drain
 from penstock.gateway.process.run_file import RunFile, announce, end, headline_metrics, running
 from penstock.model.errors import Exit
 from penstock.model.errors.gateway import DrainTimedOut, GatewayNotRunning

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.fleet.certificates import load_authority
+from penstock.fleet.credentials.certificates import load_authority
 from penstock.gateway.config import GatewayConfig
 from penstock.gateway.limits.admission import Denial
 from penstock.gateway.process.config_source import FileSource

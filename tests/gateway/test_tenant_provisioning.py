@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from penstock.control.acls import declared_acls
-from penstock.fleet.certificates import load_platform_key
+from penstock.fleet.credentials.certificates import load_platform_key
 from penstock.gateway.config import ApiKey, ServiceAccount, Tenant
 from penstock.gateway.tenancy.tenant_provisioning import acls_for, kafka_quotas
 from penstock.kafka.admin import quotas

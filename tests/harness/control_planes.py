@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import trustme
 import yaml
 
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.passwords import PlatformKey
 from tests.harness.command import clean_environment
 from tests.harness.fleet import wait_for
 from tests.harness.secured_kafka import CLIENT, CLIENT_SECRET

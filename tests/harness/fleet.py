@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.fleet.credentials.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import LocalFleet, open_fleet
-from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.readiness import security_of, wait_until_ready
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.spec import Listener

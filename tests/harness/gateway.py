@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
-from penstock.fleet.certificates import load_platform_key
+from penstock.fleet.credentials.certificates import load_platform_key
 from penstock.fleet.spec import Listener
 from penstock.gateway.config import ApiKey, Broker, GatewayConfig, ServiceAccount, Tenant
 from penstock.gateway.process.server import Gateway

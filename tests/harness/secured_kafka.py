@@ -16,10 +16,10 @@ from urllib.parse import parse_qs
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from penstock.fleet.certificates import load_authority
+from penstock.fleet.credentials.certificates import load_authority
+from penstock.fleet.credentials.passwords import NODE_USER, PLATFORM_USER
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import LocalFleet, open_fleet
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER
 from penstock.fleet.runtime import obtain_runtime
 from penstock.fleet.spec import FleetSpec
 from penstock.fleet.spec_file import parse_fleet

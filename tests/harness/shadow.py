@@ -7,7 +7,7 @@ import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER
+from penstock.fleet.credentials.passwords import NODE_USER, PLATFORM_USER
 from penstock.fleet.readiness import security_of
 from penstock.fleet.spec import Listener
 from penstock.kafka.client import Client

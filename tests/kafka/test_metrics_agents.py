@@ -40,7 +40,7 @@ async def test_an_agent_that_does_not_respond_costs_only_its_own_broker(fleet: F
     agents, unreachable = await identify([f"127.0.0.1:{closed}", works], ids)
     assert [broker for broker, _, _ in agents] == [first.id]
     assert [f"127.0.0.1:{closed}" in each.message for each in unreachable] == [True]
-    # The operator says whose it is: it is scraped when it is back.
+    # The operator has assigned it: it is scraped when it is back.
     agents, _ = await identify([f"{second.id}=127.0.0.1:{closed}", works], ids)
     assert {broker: port for broker, _, port in agents}[second.id] == closed
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.fleet.passwords import PLATFORM_USER
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka import quorum
 from penstock.kafka.client import Client

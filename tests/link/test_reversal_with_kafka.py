@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER
+from penstock.fleet.credentials.passwords import NODE_USER, PLATFORM_USER
 from penstock.fleet.spec import Listener
 from penstock.kafka.admin import acls, topics
 from penstock.kafka.admin.acls import AclFilter

@@ -75,7 +75,7 @@ PENSTOCK = ("-m", "penstock", "olep", "view")
 # Without the check of the environment, where the faulty disk sets variables that the command rejects.
 UNCHECKED = (
     "-c",
-    "import sys; from penstock.cli.olep_view import app; sys.exit(app(result_action='return_value'))",
+    "import sys; from penstock.cli.library.olep_view import app; sys.exit(app(result_action='return_value'))",
 )
 
 

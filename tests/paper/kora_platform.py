@@ -76,7 +76,7 @@ CLAIMS: Final = (
         "§3.2",
         "Quotas and API keys reach the physical cluster over the Kafka protocol and are stored in internal topics.",
         (
-            "penstock.control.state_publisher",
+            "penstock.control.gateways.state_publisher",
             "penstock.gateway.process.tenant_source",
             "penstock.model.tenant_state",
         ),
@@ -249,7 +249,7 @@ CLAIMS: Final = (
     Claim(
         "§4.1",
         "A cluster's load, that of its most loaded broker, is shown to users.",
-        ("penstock.balance.broker_load", "penstock.control.api.load_routes", "penstock.cli.balance"),
+        ("penstock.balance.broker_load", "penstock.control.api.load_routes", "penstock.cli.operator.balance"),
         (
             "tests/balance/test_broker_load.py::test_the_load_of_a_cluster_is_that_of_its_most_loaded_broker",
             "tests/control/test_load_api.py::test_the_load_of_a_cluster_is_shown_with_its_brokers",
@@ -299,7 +299,7 @@ CLAIMS: Final = (
     Claim(
         "§4.2",
         "Measured load and prices decide a cluster's size, with its cost by driver.",
-        ("penstock.balance.advice", "penstock.balance.cost", "penstock.control.sizing"),
+        ("penstock.balance.advice", "penstock.balance.cost", "penstock.control.size.sizing"),
         (
             "tests/control/test_sizing.py::test_advice_has_its_number_and_what_would_change_it",
             "tests/balance/test_cost.py::test_each_driver_is_charged_for_what_it_is",
@@ -352,7 +352,7 @@ CLAIMS: Final = (
     Claim(
         "§4.3.1",
         "A blend of ingress, egress, disk use and broker load is balanced over brokers.",
-        ("penstock.balance.planner", "penstock.control.planning", "penstock.control.balancing"),
+        ("penstock.balance.planner", "penstock.control.load.planning", "penstock.control.load.balancing"),
         (
             "tests/balance/test_planner.py::test_a_skewed_cluster_becomes_even",
             "tests/balance/test_plans.py::test_a_skewed_topic_is_planned_run_and_balanced",
@@ -381,7 +381,7 @@ CLAIMS: Final = (
     Claim(
         "§4.3.1",
         "Triggering goals start a round; balancing goals are best effort.",
-        ("penstock.balance.goals", "penstock.balance.rounds", "penstock.control.balancing"),
+        ("penstock.balance.goals", "penstock.balance.rounds", "penstock.control.load.balancing"),
         (
             "tests/balance/test_planner.py::test_violations_of_triggering_goals_start_a_round",
             "tests/balance/test_rounds.py::test_a_violation_must_last_before_a_plan_is_made",
@@ -393,7 +393,7 @@ CLAIMS: Final = (
     Claim(
         "§4.3.1",
         "A broker's load is attributed by other metrics: to tenants, by their bytes.",
-        ("penstock.control.relief_service", "penstock.control.observation"),
+        ("penstock.control.load.relief_service", "penstock.control.observation"),
         ("tests/control/test_relief_service.py::test_handler_time_is_attributed_to_tenants_by_their_bytes",),
         rows=("K8",),
     ),
@@ -406,7 +406,7 @@ CLAIMS: Final = (
     Claim(
         "§4.3.2",
         "Brokers are added to a running cluster, and tenants can use them.",
-        ("penstock.control.resizing", "penstock.control.resize_steps", "penstock.fleet.resize"),
+        ("penstock.control.size.resizing", "penstock.control.size.resize_steps", "penstock.fleet.resize"),
         (
             "tests/platform/test_resize.py::test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it",
             "tests/platform/test_resize.py::test_a_fleet_grows_and_shrinks_under_load_without_errors_or_restarts",
@@ -416,7 +416,7 @@ CLAIMS: Final = (
     Claim(
         "§4.3.2",
         "An expansion is complete when every new broker carries a fair share of the load.",
-        ("penstock.balance.planner", "penstock.control.resize_steps"),
+        ("penstock.balance.planner", "penstock.control.size.resize_steps"),
         ("tests/balance/test_planner.py::test_only_joining_brokers_receive_and_no_more_than_their_share",),
         rows=("K9",),
     ),
@@ -430,7 +430,11 @@ CLAIMS: Final = (
     Claim(
         "§4.3",
         "A cluster shrinks: brokers are drained and removed.",
-        ("penstock.control.resizing", "penstock.control.shrink_check", "penstock.control.resize_steps"),
+        (
+            "penstock.control.size.resizing",
+            "penstock.control.size.shrink_check",
+            "penstock.control.size.resize_steps",
+        ),
         (
             "tests/platform/test_resize.py::test_a_fleet_grows_and_shrinks_under_load_without_errors_or_restarts",
             "tests/control/test_resizing.py::test_shrinking_without_room_on_disk_is_refused_with_the_number_of_brokers_missing",
@@ -487,7 +491,7 @@ CLAIMS: Final = (
     Claim(
         "§4.5.3",
         "A broker without probes and client traffic has lost its network, and is demoted.",
-        ("penstock.health.detector", "penstock.control.mitigating"),
+        ("penstock.health.detector", "penstock.control.health.mitigating"),
         (
             "tests/control/test_health_service.py::test_a_broker_that_is_cut_off_is_demoted_at_once_and_released_when_it_is_healthy",
         ),
@@ -506,7 +510,7 @@ CLAIMS: Final = (
     Claim(
         "§4.5.3",
         "An operator is notified when automatic mitigation does not work.",
-        ("penstock.control.incidents", "penstock.control.notification"),
+        ("penstock.control.health.incidents", "penstock.control.health.notification"),
         (
             "tests/control/test_notification.py::test_a_webhook_is_signed_and_retried_after_errors_and_redirects",
             "tests/control/test_health_service.py::test_advice_is_an_incident_and_no_action",
@@ -625,7 +629,7 @@ CLAIMS: Final = (
     Claim(
         "§4.7",
         "A roll proceeds zone by zone, with a bounded number of brokers of one zone at once.",
-        ("penstock.fleet.rolling", "penstock.fleet.roll_batches"),
+        ("penstock.fleet.rolls.rolling", "penstock.fleet.rolls.roll_batches"),
         (
             "tests/fleet/test_rolling.py::test_a_roll_finishes_and_never_takes_two_zones_the_minimum_isr_or_the_majority",
             "tests/fleet/test_rolling.py::test_one_broker_at_a_time_and_a_tenth_of_a_zone_from_ten_on",
@@ -635,7 +639,7 @@ CLAIMS: Final = (
     Claim(
         "§4.7",
         "The next brokers roll only when the previous ones are in sync; roll time is bounded.",
-        ("penstock.fleet.rolling", "penstock.control.roll_service"),
+        ("penstock.fleet.rolls.rolling", "penstock.control.rolling.roll_service"),
         (
             "tests/fleet/test_rolling.py::test_the_next_batch_waits_until_every_replica_is_in_sync",
             "tests/fleet/test_rolling.py::test_more_at_once_if_the_roll_would_take_too_long",

@@ -28,7 +28,7 @@ CLAIMS: Final = (
         (
             "penstock.gateway.connection.login",
             "penstock.gateway.tenancy.tenant_provisioning",
-            "penstock.fleet.certificates",
+            "penstock.fleet.credentials.certificates",
         ),
         (
             "tests/gateway/test_endurance.py::test_wrong_secrets_are_refused_and_too_many_lock_the_address_out",
@@ -301,7 +301,7 @@ CLAIMS: Final = (
     Claim(
         "§5.3",
         "When a cell is full, tenants move to a less loaded one, while their clients work.",
-        ("penstock.balance.cell_relief", "penstock.control.relief_service"),
+        ("penstock.balance.cell_relief", "penstock.control.load.relief_service"),
         (
             "tests/control/test_relief_service.py::test_a_full_cell_of_a_real_fleet_is_relieved_and_a_new_one_is_requested",
             "tests/control/test_physical.py::test_a_cluster_moves_to_another_cell_while_its_clients_work",
@@ -312,7 +312,7 @@ CLAIMS: Final = (
     Claim(
         "§5.3",
         "When no cell has room, a new one is requested; one command adds it.",
-        ("penstock.control.relief_service", "penstock.control.resizing"),
+        ("penstock.control.load.relief_service", "penstock.control.size.resizing"),
         (
             "tests/control/test_relief_service.py::test_a_cluster_without_room_reports_the_cell_it_needs_until_there_is_room",
             "tests/platform/test_resize.py::test_a_cell_is_added_to_a_fleet_that_runs_and_tenants_move_into_it",

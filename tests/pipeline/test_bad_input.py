@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
-from penstock.cli.pipeline import _need_table
+from penstock.cli.library.pipeline import _need_table
 from penstock.model.errors.pipeline import (
     CheckpointDamaged,
     CheckpointMismatch,

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.control.state_publisher import COMPACTED
+from penstock.control.gateways.state_publisher import COMPACTED
 from penstock.fleet.local_fleet import save_fleet_document
 from penstock.gateway.limits.quota_shares import QuotaShareFollower, UsageReporter
 from penstock.kafka.admin.partitions import TopicPartition

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.backup.in_place_plan import InPlaceFacts, InPlaceRequest, LivePartition, plan_in_place
+from penstock.backup.in_place.plan import InPlaceFacts, InPlaceRequest, LivePartition, plan_in_place
 from penstock.backup.live_log import check_seam
 from penstock.backup.raw_fetch import LogId
 from penstock.backup.restore_plan import ClusterFacts, Request, RestorePlan, plan_restore
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.backup.archive import Archive
     from penstock.backup.catalogue import Catalogue
     from penstock.backup.chain import Chain
-    from penstock.backup.in_place_plan import InPlacePlan
+    from penstock.backup.in_place.plan import InPlacePlan
     from penstock.backup.layout import Gap
     from penstock.kafka.client import Client
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.control.acls import revoked_acls
 from penstock.control.desired_state import NO_ACCESS, KafkaAccess, tenant_access, tenant_state
-from penstock.control.probe_tenants import is_checker
+from penstock.control.health.probe_tenants import is_checker
 from penstock.model.entities import ClusterState, LogicalCluster, PhysicalCluster
 from penstock.model.tenant_acls import is_within_tenant
 

@@ -13,7 +13,7 @@ from penstock.balance.cells import Cell, CellId, LoadedCell, TooLarge, place
 from penstock.balance.cells import NoRoom as Full
 from penstock.balance.replica_placement import REPLICAS_DEFAULT
 from penstock.control.capacity_units import TABLES
-from penstock.fleet.capabilities import Capability
+from penstock.fleet.adopted.capabilities import Capability
 from penstock.model.entities import (
     ClusterState,
     ConditionKind,

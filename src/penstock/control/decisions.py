@@ -21,7 +21,7 @@ from penstock.control.cluster_placement import (
 )
 from penstock.control.operations import STEPS
 from penstock.control.registry import Change, Drop, Put, Registry
-from penstock.fleet.capabilities import Capability
+from penstock.fleet.adopted.capabilities import Capability
 from penstock.model.entities import (
     ANYWHERE,
     GRANT_OPERATIONS,

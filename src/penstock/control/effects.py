@@ -18,12 +18,12 @@ from penstock.balance.tenant_move import Target
 from penstock.control.acls import revoked_acls
 from penstock.control.cluster_placement import brokers_of
 from penstock.control.desired_state import account_access, quota_for, tenant_access
-from penstock.control.interventions import obstacles_to
+from penstock.control.health.interventions import obstacles_to
 from penstock.control.kafka_access import AccessWriter
 from penstock.control.operations import CONTROLLER_CHANGES, Step, next_step
 from penstock.control.registry import Change, Put, Registry
-from penstock.control.resize_steps import RESIZE_STEPS, ResizeSteps
-from penstock.control.roll_service import Waiting
+from penstock.control.rolling.roll_service import Waiting
+from penstock.control.size.resize_steps import RESIZE_STEPS, ResizeSteps
 from penstock.control.step_outcome import Outcome, Pending, no_changes
 from penstock.kafka.admin import groups, topics
 from penstock.kafka.admin.groups import GroupType
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from penstock.balance.tenant_move import Progress
-    from penstock.control.controller_steps import ControllerSteps
+    from penstock.control.gateways.state_publisher import StatePublisher
+    from penstock.control.load.plan_service import PlanService
     from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
-    from penstock.control.plan_service import PlanService
-    from penstock.control.roll_service import RollService
-    from penstock.control.state_publisher import StatePublisher
+    from penstock.control.rolling.roll_service import RollService
+    from penstock.control.size.controller_steps import ControllerSteps
     from penstock.kafka.client import Client
 
     ReportProgress = Callable[[str], Awaitable[None]]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from penstock.control.decisions import Decision
-from penstock.control.load_history import ensure_load_topic
-from penstock.control.load_hours import ensure_load_hours_topic
+from penstock.control.load.load_history import ensure_load_topic
+from penstock.control.load.load_hours import ensure_load_hours_topic
 from penstock.control.registration import registration
 from penstock.control.registry import Change, Put, Registry
-from penstock.fleet.capabilities import Capability
+from penstock.fleet.adopted.capabilities import Capability
 from penstock.gateway.process.tenant_source import provision_gateways
 from penstock.health.history import ensure_health_topic
 from penstock.kafka.admin.partitions import TopicPartition

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.control.call_batching import BatchedCall
 from penstock.control.desired_state import KafkaAccess
-from penstock.fleet.passwords import SCRAM_ITERATIONS
+from penstock.fleet.credentials.passwords import SCRAM_ITERATIONS
 from penstock.kafka.admin import acls, quotas, users
 from penstock.kafka.admin.acls import USER, AclFilter, acl_entry, acl_of
 from penstock.kafka.admin.outcomes import results_or_raise
@@ -21,7 +21,7 @@ from penstock.wire.error_codes import Code
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.fleet.passwords import PlatformKey
+    from penstock.fleet.credentials.passwords import PlatformKey
     from penstock.kafka.client import Client
     from penstock.model.ids import LogicalClusterId, ServiceAccountId
     from penstock.model.tenant_acls import AclEntry

@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from penstock.control import operations, resizing
-from penstock.control.controller_steps import ControllerSteps
+from penstock.control import operations
 from penstock.control.decisions import Decision
 from penstock.control.effects import Effects
-from penstock.control.interventions import obstacles_to
-from penstock.control.plan_service import PlanService
-from penstock.control.plan_store import PlanWriter
+from penstock.control.gateways.state_publisher import StatePublisher
+from penstock.control.health.interventions import obstacles_to
+from penstock.control.load.plan_service import PlanService
+from penstock.control.load.plan_store import PlanWriter
 from penstock.control.registry import Put, Registry
-from penstock.control.roll_service import RollService, RollSupport
-from penstock.control.state_publisher import StatePublisher
+from penstock.control.rolling.roll_service import RollService, RollSupport
+from penstock.control.size import resizing
+from penstock.control.size.controller_steps import ControllerSteps
 from penstock.control.step_outcome import Pending
 from penstock.kafka.partition_log import ProducerRecord, TransactionalProducer, bounds
 from penstock.model import fault_points
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.control.home import Home
+    from penstock.control.load.plan_store import PlanStore
     from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
-    from penstock.control.plan_store import PlanStore
     from penstock.control.registry import Change
     from penstock.kafka.compacted_topic import CompactedTopicReader
 

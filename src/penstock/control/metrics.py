@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from penstock.balance.broker_load import Unknown, imbalance
-from penstock.control.rolls import rolls_of
+from penstock.control.rolling.rolls import rolls_of
 from penstock.health.detector import HealthState
 from penstock.health.slo import RULES
 from penstock.metric_families import Samples

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.control.checker import ActualState
+from penstock.control.gateways.state_publisher import PARTITION
 from penstock.control.kafka_access import read_access
-from penstock.control.state_publisher import PARTITION
 from penstock.kafka.admin import topics
 from penstock.kafka.partition_log import bounds, read
 from penstock.model.errors import PenstockError

@@ -13,9 +13,9 @@ import uvicorn
 
 from penstock.certificate_reload import ServerCertificate
 from penstock.control.api.app import make_api
+from penstock.control.health.notification import Notifier
 from penstock.control.home import Home
 from penstock.control.metrics import ControlMetrics, why_not_ready
-from penstock.control.notification import Notifier
 from penstock.control.physical.addresses import root_token
 from penstock.control.physical.cluster_access import Clusters
 from penstock.control.physical.configured import provide, require_same, require_unclaimed
@@ -24,7 +24,7 @@ from penstock.control.physical.local_nodes import LocalNodes
 from penstock.control.physical.provider import Provisioners
 from penstock.control.service import CellWatch, ControlPlane, Role
 from penstock.control.settings import check_listener
-from penstock.control.sizing import SizingFiles
+from penstock.control.size.sizing import SizingFiles
 from penstock.metrics_server import metrics_at, on_loop, page_of
 from penstock.model import fault_points
 from penstock.model.api_keys import hashed
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from penstock.certificate_reload import ServerTls
     from penstock.control.physical.cluster_access import ProvidedCluster
     from penstock.control.settings import ConfiguredCluster, ControlSettings
+    from penstock.fleet.credentials.passwords import PlatformKey
     from penstock.fleet.layout import Layout
-    from penstock.fleet.passwords import PlatformKey
 
 BACKLOG: Final = 1024
 SHUTDOWN_SECONDS: Final = 3  # for requests in progress at shutdown

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from penstock.control.decisions import Decision
 from penstock.control.effects import registered
 from penstock.control.registry import Change, Put, Registry
-from penstock.control.resizing import brokers_of, joined, under_way
-from penstock.fleet.capabilities import Capability
+from penstock.control.size.resizing import brokers_of, joined, under_way
+from penstock.fleet.adopted.capabilities import Capability
 from penstock.model.entities import ClusterState, Condition, ConditionKind, Operation, PhysicalCluster
 
 if TYPE_CHECKING:

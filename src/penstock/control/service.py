@@ -23,7 +23,6 @@ from penstock.balance.cluster_observation import observe
 from penstock.control.acls import account_acls
 from penstock.control.audit_log import read_audit
 from penstock.control.backups import Backups
-from penstock.control.balancing import Balancing, health_of_clusters
 from penstock.control.capacity_units import TABLES
 from penstock.control.checker import (
     DeclaredState,
@@ -34,35 +33,36 @@ from penstock.control.checker import (
     undeclared_acls,
 )
 from penstock.control.cluster_placement import load_key
-from penstock.control.controller_changes import ControllerChanges
 from penstock.control.decisions import Decision, DecisionContext, decided_before
-from penstock.control.findings import Findings
-from penstock.control.gateway_calls import GatewayCalls
-from penstock.control.gateway_directory import GatewayDirectory
-from penstock.control.gateway_follower import GatewayFollower
-from penstock.control.healing_service import HealingService
-from penstock.control.health_service import HealthService
+from penstock.control.gateways.gateway_calls import GatewayCalls
+from penstock.control.gateways.gateway_directory import GatewayDirectory
+from penstock.control.gateways.gateway_follower import GatewayFollower
+from penstock.control.gateways.state_publisher import COMPACTED
+from penstock.control.health.findings import Findings
+from penstock.control.health.healing_service import HealingService
+from penstock.control.health.health_service import HealthService
+from penstock.control.health.mitigating import Mitigating
+from penstock.control.health.notification import Notifier
 from penstock.control.home import until_reached
 from penstock.control.kafka_access import TENANT_USER, read_acls
 from penstock.control.leadership import LeadershipTerm
 from penstock.control.links import Links
-from penstock.control.load_history import publish, read_recent
-from penstock.control.load_hours import HourHistory
-from penstock.control.load_observation import MetricsObserver, log_unknown
-from penstock.control.mitigating import Mitigating
-from penstock.control.notification import Notifier
+from penstock.control.load.balancing import Balancing, health_of_clusters
+from penstock.control.load.load_history import publish, read_recent
+from penstock.control.load.load_hours import HourHistory
+from penstock.control.load.load_observation import MetricsObserver, log_unknown
+from penstock.control.load.plan_store import PlanStore
+from penstock.control.load.planning import PlanMaker, reader
+from penstock.control.load.relief_service import CellReliefService
 from penstock.control.observation import read_actual_state
-from penstock.control.plan_store import PlanStore
-from penstock.control.planning import PlanMaker, reader
 from penstock.control.reconnecting import reconnect
 from penstock.control.registration import gains_access, unusable
 from penstock.control.registry import Registry, tenants_of
-from penstock.control.relief_service import CellReliefService
-from penstock.control.resizer import Resizer
-from penstock.control.roll_planning import RollPlanner
-from penstock.control.roll_service import RollSupport
-from penstock.control.sizing import Sizing, SizingFiles
-from penstock.control.state_publisher import COMPACTED
+from penstock.control.rolling.roll_planning import RollPlanner
+from penstock.control.rolling.roll_service import RollSupport
+from penstock.control.size.controller_changes import ControllerChanges
+from penstock.control.size.resizer import Resizer
+from penstock.control.size.sizing import Sizing, SizingFiles
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic
 from penstock.kafka.compacted_topic import CompactedTopicReader
@@ -93,10 +93,10 @@ if TYPE_CHECKING:
     from penstock.control.audit_log import AuditPage, AuditQuery
     from penstock.control.checker import ActualState
     from penstock.control.home import Home
-    from penstock.control.load_observation import LoadObserver, Observation
+    from penstock.control.load.load_observation import LoadObserver, Observation
+    from penstock.control.load.plan_service import PlanService
     from penstock.control.physical.cluster_access import Clusters, ProvidedCluster, Provisioner
     from penstock.control.physical.local_nodes import Nodes
-    from penstock.control.plan_service import PlanService
     from penstock.fleet.layout import Layout
     from penstock.kafka.client import Client
     from penstock.model.events import BrokerLoad, QuotaShares

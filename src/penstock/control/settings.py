@@ -33,8 +33,8 @@ from urllib.parse import urlsplit
 from penstock.backup.settings import read_backup_settings
 from penstock.certificate_reload import ServerTls
 from penstock.control.capacity_units import ADOPTED_CAPACITY, TABLES
-from penstock.control.notification import Targets
-from penstock.fleet.passwords import PlatformKey
+from penstock.control.health.notification import Targets
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.fleet.spec import is_loopback
 from penstock.kafka import cluster_settings
 from penstock.kafka.membership import SESSION_SECONDS

@@ -12,39 +12,30 @@ that dies leaves its nodes running, and the next one takes them over. `status` s
 not what was recorded.
 
 Modules:
-  adoption              adopt a cluster that runs elsewhere: probe it and record what it allows
-  capabilities          what an adopted cluster allows, as a table of capabilities
-  capability_probe      probe what a cluster allows, without changing anything on it
-  certificate_rotation  replace the certificates of running nodes
-  certificates          the platform's key, its CA, and node certificates
-  class_archive         the JVM class-data archive that shortens node starts
-  cluster_record        the ids and ports of a local cluster, fixed at its first start
-  generation            what a node runs with, as a value that can be compared
-  gateway_credentials   the tenants' key of a cluster, as a file for its gateways
-  jars                  download and verify Kafka's jars
-  java                  find a Java runtime and build its command lines
-  kafka_properties      a node's server.properties
-  launcher              the Java class that starts the metrics exporter and Kafka in one JVM
-  layout                the files and directories below PENSTOCK_HOME
-  local_fleet           the embedded clusters below one home
-  node                  one local node: format, start, stop
-  node_generations      what nodes run with, beside what the fleet file describes
-  node_watch            the state machine that decides when a node is restarted
-  passwords             the platform's Kafka users and their derived passwords
-  quorum_changes        which controllers may come and go, decided from what the quorum shows
-  readiness             probe a node, and wait until nodes are ready
-  resize                add nodes to a running cluster, and take nodes away
-  restart_commands      restart nodes that run elsewhere: by a command, or by hand
-  restarting            restart, hold and start single nodes by orders
-  rights                the rights that the platform's Kafka user needs, and how to grant them
-  roll_batches          which brokers may be down together, and how many
-  rolling               the next step of a roll, decided from what the cluster shows
-  runtime               obtain Java, the jars and the class-data archive
-  spawn                 the program that records its process identity and becomes a node
-  spec                  a fleet as values: clusters, nodes, listeners, ports
-  spec_file             parse a fleet file
-  status                the observed state of the fleet
-  supervisor            keep the nodes of a fleet running
-  tier_properties       a node's properties for tiered storage
-  versions              versions of Kafka beside the pinned one, and which features a cluster may have
+  adopted           clusters that run elsewhere: what they allow
+  class_archive     the JVM class-data archive that shortens node starts
+  cluster_record    the ids and ports of a local cluster, fixed at its first start
+  credentials       keys, passwords and certificates
+  generation        what a node runs with, as a value that can be compared
+  jars              download and verify Kafka's jars
+  java              find a Java runtime and build its command lines
+  kafka_properties  a node's server.properties
+  launcher          the Java class that starts the metrics exporter and Kafka in one JVM
+  layout            the files and directories below PENSTOCK_HOME
+  local_fleet       the embedded clusters below one home
+  node              one local node: format, start, stop
+  node_generations  what nodes run with, beside what the fleet file describes
+  node_watch        the state machine that decides when a node is restarted
+  readiness         probe a node, and wait until nodes are ready
+  resize            add nodes to a running cluster, and take nodes away
+  restarting        restart, hold and start single nodes by orders
+  rolls             decisions of a roll
+  runtime           obtain Java, the jars and the class-data archive
+  spawn             the program that records its process identity and becomes a node
+  spec              a fleet as values: clusters, nodes, listeners, ports
+  spec_file         parse a fleet file
+  status            the observed state of the fleet
+  supervisor        keep the nodes of a fleet running
+  tier_properties   a node's properties for tiered storage
+  versions          versions of Kafka beside the pinned one, and which features a cluster may have
 """

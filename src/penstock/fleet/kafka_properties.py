@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER, SCRAM_MECHANISM
+from penstock.fleet.credentials.passwords import NODE_USER, PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.spec import Listener, NodeSpec, Role
 from penstock.fleet.tier_properties import tier_properties
 

@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.atomic_files import write_atomically
-from penstock.fleet.certificates import Authority, ensure_keystore, load_authority, load_platform_key
 from penstock.fleet.cluster_record import Cluster, check_ports_free, load_cluster, load_or_create_cluster
+from penstock.fleet.credentials.certificates import (
+    Authority,
+    ensure_keystore,
+    load_authority,
+    load_platform_key,
+)
+from penstock.fleet.credentials.passwords import NODE_USER, PLATFORM_USER
 from penstock.fleet.jars import cache_directory
 from penstock.fleet.kafka_properties import Credentials
 from penstock.fleet.layout import make_directory
 from penstock.fleet.node import Access, Node
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER
 from penstock.fleet.spec import TierStore
 from penstock.fleet.spec_file import parse_fleet
 from penstock.model.errors.fleet import DiskFull, NodeUnknown, NotRunning, PlatformKeyLost

@@ -23,13 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.atomic_files import write_atomically
+from penstock.fleet.credentials.passwords import (
+    ANCHOR_USER,
+    NODE_USER,
+    PLATFORM_USER,
+    SCRAM_ITERATIONS,
+    SCRAM_MECHANISM,
+)
 from penstock.fleet.generation import generation_of
 from penstock.fleet.jars import KAFKA_VERSION, cache_directory
 from penstock.fleet.java import argument_file, command, jvm_flags, log_flags, metrics_flag
 from penstock.fleet.kafka_properties import as_text, node_properties
 from penstock.fleet.launcher import MAIN_CLASS
 from penstock.fleet.layout import SECRET_FILE_MODE, START_FACTS, make_directory
-from penstock.fleet.passwords import ANCHOR_USER, NODE_USER, PLATFORM_USER, SCRAM_ITERATIONS, SCRAM_MECHANISM
 from penstock.fleet.spec import Jit, Listener, Role, TierStore
 from penstock.fleet.tier_properties import TierPlace
 from penstock.model.errors.fleet import (

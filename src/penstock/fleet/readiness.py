@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.fleet.passwords import PLATFORM_USER
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.fleet.spec import Role
 from penstock.kafka.connection import Connection
 from penstock.kafka.security import Login, Mechanism, Security, tls_context

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.fleet.passwords import SCRAM_MECHANISM
+from penstock.fleet.credentials.passwords import SCRAM_MECHANISM
 from penstock.fleet.spec import Listener, TierStore
 
 if TYPE_CHECKING:

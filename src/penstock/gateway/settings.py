@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from penstock.fleet.gateway_credentials import GatewayCredentials
-from penstock.fleet.passwords import PlatformKey
+from penstock.fleet.credentials.gateway_credentials import GatewayCredentials
+from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.fleet.spec import is_loopback
 from penstock.gateway.config import (
     ApiKey,

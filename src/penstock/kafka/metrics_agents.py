@@ -53,7 +53,7 @@ async def identify(texts: Sequence[str], brokers: Collection[int]) -> Identified
     )
 
 
-async def _node_id(agent: Agent) -> int | None | MetricsUnreachable:
+async def _node_id(agent: Agent) -> int | MetricsUnreachable | None:
     try:
         return (await scrape(agent.address.host, agent.address.port)).node_id
     except MetricsUnreachable as failure:

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.fleet.credentials.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.local_fleet import load_fleet
-from penstock.fleet.passwords import PLATFORM_USER, SCRAM_MECHANISM
 from penstock.kafka.security import Mechanism
 from penstock.pipeline.jobs import with_topics
 from penstock.pipeline.runner import Runner

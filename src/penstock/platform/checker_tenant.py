@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.atomic_files import write_atomically
+from penstock.control.health.probe_tenants import CHECKER_LABEL
 from penstock.control.physical.local import fleet_clusters
-from penstock.control.probe_tenants import CHECKER_LABEL
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.fleet.layout import SECRET_DIRECTORY_MODE, SECRET_FILE_MODE, make_directory
 from penstock.fleet.local_fleet import load_fleet
-from penstock.fleet.passwords import PLATFORM_USER
 from penstock.health.checker import ProbedCluster
 from penstock.kafka.security import Login, Mechanism, Security, tls_context
 from penstock.model.errors import PenstockError

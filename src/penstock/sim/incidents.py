@@ -28,10 +28,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.control import mitigations
 from penstock.control.decisions import DecisionContext
-from penstock.control.health_situation import restarted_on_purpose, situation_of
-from penstock.control.interventions import close_intervention, open_intervention
+from penstock.control.health import mitigations
+from penstock.control.health.health_situation import restarted_on_purpose, situation_of
+from penstock.control.health.interventions import close_intervention, open_intervention
 from penstock.control.registry import Put, Registry
 from penstock.health.detector import SICK, Finding, HealthState, Verdict, judge
 from penstock.health.evidence import GRACE_SECONDS, TICK_SECONDS

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.fleet.roll_batches import Partition
-from penstock.fleet.rolling import (
+from penstock.fleet.rolls.roll_batches import Partition
+from penstock.fleet.rolls.rolling import (
     Bounds,
     Desired,
     Done,

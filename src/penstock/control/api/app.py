@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from penstock.control.acls import AccountAcl
     from penstock.control.audit_log import AuditPage, AuditQuery
     from penstock.control.backups import Backups
-    from penstock.control.balancing import Balancing
     from penstock.control.checker import Difference
-    from penstock.control.controller_changes import ControllerChanges
-    from penstock.control.findings import AllFindings, ClusterFinding
-    from penstock.control.gateway_calls import GatewayCalls
-    from penstock.control.gateway_directory import GatewayDirectory
-    from penstock.control.healing_service import ClusterHealing
-    from penstock.control.health_service import HealthService
+    from penstock.control.gateways.gateway_calls import GatewayCalls
+    from penstock.control.gateways.gateway_directory import GatewayDirectory
+    from penstock.control.health.findings import AllFindings, ClusterFinding
+    from penstock.control.health.healing_service import ClusterHealing
+    from penstock.control.health.health_service import HealthService
     from penstock.control.links import Links
-    from penstock.control.planning import PlanMaker
-    from penstock.control.resizer import Resizer
-    from penstock.control.roll_planning import RollPlanner
-    from penstock.control.sizing import Sizing
+    from penstock.control.load.balancing import Balancing
+    from penstock.control.load.planning import PlanMaker
+    from penstock.control.rolling.roll_planning import RollPlanner
+    from penstock.control.size.controller_changes import ControllerChanges
+    from penstock.control.size.resizer import Resizer
+    from penstock.control.size.sizing import Sizing
     from penstock.model.durability import FindingState
     from penstock.model.entities import ServiceAccount
     from penstock.model.events import BrokerLoad, QuotaShares

@@ -6,13 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from penstock.control import broker_states
 from penstock.control.api.app import Call, Caller, Change, CurrentPlane, Pages, operation_view, set_etag
 from penstock.control.api.auth import require
 from penstock.control.api.broker_schemas import BrokerAccepted, BrokerView, NewStatus
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Page
 from penstock.control.decisions import Decision
+from penstock.control.health import broker_states
 from penstock.control.registry import Registry
 from penstock.model.entities import BrokerState, BrokerStatus, OperatorRole, PhysicalCluster
 

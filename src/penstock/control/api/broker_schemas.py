@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from penstock.control.api.schemas import Accepted, RequestBody, View
-from penstock.control.broker_states import REASON_MAX
+from penstock.control.health.broker_states import REASON_MAX
 from penstock.model.entities import BrokerEndpoint, BrokerState, BrokerStatus
 
 

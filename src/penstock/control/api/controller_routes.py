@@ -11,7 +11,7 @@ from penstock.control.api.app import Caller, Change, CurrentPlane, operation_vie
 from penstock.control.api.auth import require
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Accepted, RequestBody, View
-from penstock.fleet.quorum_changes import CONTROLLERS_MAX
+from penstock.fleet.rolls.quorum_changes import CONTROLLERS_MAX
 from penstock.model.entities import OperatorRole
 
 router = APIRouter(prefix="/v1")

@@ -11,7 +11,7 @@ from penstock.audit.rules.catalogue import by_name
 from penstock.control.api.app import Caller, Change, CurrentPlane, Pages, Plane, operation_view
 from penstock.control.api.auth import require, require_role
 from penstock.control.api.schemas import Accepted, Page, RequestBody, View
-from penstock.control.findings import AllFindings, ClusterFinding, change_finding
+from penstock.control.health.findings import AllFindings, ClusterFinding, change_finding
 from penstock.model.durability import PARTITION, UNKNOWN, FindingState, Severity
 from penstock.model.entities import LogicalCluster, Operation, OperatorRole, OperatorToken
 from penstock.model.errors.audit import FindingUnknown

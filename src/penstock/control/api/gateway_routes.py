@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from penstock.control.api.app import Caller, CurrentPlane, Pages
 from penstock.control.api.auth import require
 from penstock.control.api.schemas import GatewayCall, GatewayCallResult, GatewayView, Page
-from penstock.control.gateway_directory import RegisteredGateway
+from penstock.control.gateways.gateway_directory import RegisteredGateway
 from penstock.model.entities import OperatorRole
 
 router = APIRouter(prefix="/v1")

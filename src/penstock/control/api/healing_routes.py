@@ -9,8 +9,8 @@ from penstock.control.api.app import Caller, Change, CurrentPlane, operation_vie
 from penstock.control.api.auth import require
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Accepted, RequestBody, View
-from penstock.control.healing import demoted_by_healing, mode_of, set_healing
-from penstock.control.healing_service import ClusterHealing
+from penstock.control.health.healing import demoted_by_healing, mode_of, set_healing
+from penstock.control.health.healing_service import ClusterHealing
 from penstock.model.entities import OperatorRole, PhysicalCluster
 
 router = APIRouter(prefix="/v1")

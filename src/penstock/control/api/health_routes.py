@@ -8,15 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
-from penstock.control import health_settings
 from penstock.control.api.app import Caller, Change, CurrentPlane, Pages, Plane, operation_view
 from penstock.control.api.auth import require
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Accepted, Page, RequestBody, View
-from penstock.control.broker_states import broker_of, state_of
-from penstock.control.health_service import ClusterHealth
-from penstock.control.incidents import change_incident
-from penstock.control.mitigations import of_cluster
+from penstock.control.health import health_settings
+from penstock.control.health.broker_states import broker_of, state_of
+from penstock.control.health.health_service import ClusterHealth
+from penstock.control.health.incidents import change_incident
+from penstock.control.health.mitigations import of_cluster
 from penstock.health.detector import BrokerHealth, HealthState
 from penstock.health.evidence import Sample
 from penstock.health.mitigation import HealthMode

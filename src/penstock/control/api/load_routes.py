@@ -14,8 +14,8 @@ from penstock.control.api.app import Caller, Change, CurrentPlane, operation_vie
 from penstock.control.api.auth import require
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Accepted, RequestBody, View
-from penstock.control.balancing import set_balance_mode
-from penstock.control.load_profile import set_load_profile
+from penstock.control.load.balancing import set_balance_mode
+from penstock.control.load.load_profile import set_load_profile
 from penstock.model.entities import OperatorRole, PhysicalCluster
 from penstock.model.errors.control import RequestInvalid
 from penstock.model.events import BrokerLoad

@@ -23,7 +23,7 @@ from penstock.control.api.plan_schemas import (
     PlanView,
 )
 from penstock.control.api.schemas import Page
-from penstock.control.planning import PlanRequest
+from penstock.control.load.planning import PlanRequest
 from penstock.model.entities import Operation, OperatorRole
 from penstock.model.errors.control import RequestInvalid
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from penstock.control.api.app import Change, operation_view
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Accepted, RequestBody
-from penstock.control.resizing import BROKERS_MAX, GrowRequest
+from penstock.control.size.resizing import BROKERS_MAX, GrowRequest
 from penstock.model.entities import OperatorRole
 
 router = APIRouter(prefix="/v1")

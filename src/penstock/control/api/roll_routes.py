@@ -8,7 +8,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Response
 
-from penstock.control import rolls
 from penstock.control.api.app import Call, Caller, Change, CurrentPlane, Pages, Plane, operation_view
 from penstock.control.api.auth import require
 from penstock.control.api.roll_schemas import (
@@ -26,6 +25,7 @@ from penstock.control.api.roll_schemas import (
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Page
 from penstock.control.decisions import Decision
+from penstock.control.rolling import rolls
 from penstock.fleet.versions import require_all
 from penstock.model.entities import OperatorRole, PhysicalCluster, Roll
 

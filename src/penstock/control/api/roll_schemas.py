@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from penstock.control.api.schemas import Accepted, RequestBody, View
-from penstock.control.roll_planning import RollPlan, RollSelection
+from penstock.control.rolling.roll_planning import RollPlan, RollSelection
 from penstock.fleet.node_generations import NodeGeneration
 from penstock.model.entities import Roll, RolledNode, RollState
 

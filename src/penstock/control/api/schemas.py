@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.control.acls import Origin
-from penstock.control.gateway_directory import GatewayDirectory, GatewayState, RegisteredGateway
+from penstock.control.gateways.gateway_directory import GatewayDirectory, GatewayState, RegisteredGateway
 from penstock.model.api_keys import ROTATION_SECONDS
 from penstock.model.entities import (
     ApiKey,

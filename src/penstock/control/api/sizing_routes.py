@@ -16,8 +16,8 @@ from penstock.control.api.app import Caller, Change, CurrentPlane, operation_vie
 from penstock.control.api.auth import require
 from penstock.control.api.routes import Id
 from penstock.control.api.schemas import Accepted, RequestBody, View
-from penstock.control.load_hours import hour_now
-from penstock.control.sizing import BOUND_KEYS, demand_of, members_of, set_sizing
+from penstock.control.load.load_hours import hour_now
+from penstock.control.size.sizing import BOUND_KEYS, demand_of, members_of, set_sizing
 from penstock.model.entities import OperatorRole, PhysicalCluster
 
 Profile = Annotated[str, Path(max_length=63)]

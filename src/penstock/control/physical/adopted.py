@@ -27,9 +27,9 @@ from penstock.control.physical.gateway_files import (
 )
 from penstock.control.physical.gateway_supervisor import GatewaySupervisor
 from penstock.control.physical.local import DEDICATED, cells_of
-from penstock.fleet.adoption import load_adopted, load_target
-from penstock.fleet.capabilities import Capability, missing_capabilities, require
-from penstock.fleet.certificates import load_platform_key
+from penstock.fleet.adopted.adoption import load_adopted, load_target
+from penstock.fleet.adopted.capabilities import Capability, missing_capabilities, require
+from penstock.fleet.credentials.certificates import load_platform_key
 from penstock.fleet.layout import Layout, make_directory
 from penstock.gateway.process.tenant_source import GATEWAY_USER
 from penstock.kafka.admin import acls, brokers, topics, users
@@ -48,7 +48,7 @@ from penstock.model.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from penstock.fleet.adoption import Adopted, Target
+    from penstock.fleet.adopted.adoption import Adopted, Target
     from penstock.model.entities import PhysicalCluster
 
 ADOPTED: Final = "adopted"

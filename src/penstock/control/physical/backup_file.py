@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from penstock.atomic_files import write_atomically
+from penstock.fleet.credentials.passwords import NODE_USER, PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.layout import SECRET_FILE_MODE, make_directory
-from penstock.fleet.passwords import NODE_USER, PLATFORM_USER, SCRAM_MECHANISM
 from penstock.fleet.spec import Listener, TierStore
 from penstock.model.errors.settings import SettingsUnreadable
 

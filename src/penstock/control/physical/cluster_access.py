@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.balance.broker_load import DEFAULT
-from penstock.fleet.capabilities import Capability
-from penstock.fleet.passwords import PLATFORM_USER
+from penstock.fleet.adopted.capabilities import Capability
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.kafka import quorum
 from penstock.kafka.client import Client
 from penstock.kafka.security import Login, Mechanism, Security
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.balance.broker_load import Profile
-    from penstock.fleet.passwords import PlatformKey
+    from penstock.fleet.credentials.passwords import PlatformKey
     from penstock.model.entities import (
         BrokerEndpoint,
         CellMembers,

@@ -12,10 +12,10 @@ from penstock.control.observation import read_published_states
 from penstock.control.physical.adopted import ADOPTED, agents_of, endpoints_of
 from penstock.control.physical.cluster_access import BrokerSelection, ProvidedCluster
 from penstock.control.physical.local import cells_of
-from penstock.fleet.capabilities import missing_capabilities
-from penstock.fleet.capability_probe import probe_capabilities
-from penstock.fleet.gateway_credentials import tenants_key
-from penstock.fleet.rights import require_rights
+from penstock.fleet.adopted.capabilities import missing_capabilities
+from penstock.fleet.adopted.capability_probe import probe_capabilities
+from penstock.fleet.adopted.rights import require_rights
+from penstock.fleet.credentials.gateway_credentials import tenants_key
 from penstock.kafka.admin import brokers
 from penstock.kafka.client import Client
 from penstock.model.entities import PhysicalCluster
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.control.registry import Registry
     from penstock.control.settings import ConfiguredCluster
-    from penstock.fleet.passwords import PlatformKey
+    from penstock.fleet.credentials.passwords import PlatformKey
     from penstock.model.entities import BrokerEndpoint
 
 REACH_SECONDS_MAX: Final = 5.0  # to describe itself

@@ -24,7 +24,7 @@ from penstock.control.physical.gateway_files import (
     management_address,
 )
 from penstock.control.physical.gateway_supervisor import GatewaySupervisor, stop_gateway
-from penstock.fleet.certificates import load_platform_key
+from penstock.fleet.credentials.certificates import load_platform_key
 from penstock.fleet.kafka_properties import broker_request_bytes_max, handler_threads
 from penstock.fleet.layout import Layout, make_directory
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document, open_fleet, save_fleet_document

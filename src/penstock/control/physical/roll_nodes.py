@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.control.physical.local import DEDICATED, LOCAL
-from penstock.fleet.adoption import load_target
+from penstock.fleet.adopted.adoption import load_target
+from penstock.fleet.adopted.restart_commands import ByHand, CommandRestarter, RemoteNode, parse_command
 from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document
 from penstock.fleet.node_generations import (
@@ -18,9 +19,8 @@ from penstock.fleet.node_generations import (
     restore_document,
 )
 from penstock.fleet.readiness import Prober
-from penstock.fleet.restart_commands import ByHand, CommandRestarter, RemoteNode, parse_command
 from penstock.fleet.restarting import LocalRestarter
-from penstock.fleet.rolling import Member
+from penstock.fleet.rolls.rolling import Member
 
 if TYPE_CHECKING:
     from penstock.fleet.node import Node

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.fleet.gateway_credentials import gateway_token
+from penstock.fleet.credentials.gateway_credentials import gateway_token
 from penstock.gateway.tenancy.platform_client import CALL_SECONDS, CALLS_AT_ONCE
 from penstock.gateway.tenancy.tenant_acls import ENTRIES_MAX
 from penstock.kafka.admin.acls import acl_entry, acl_of

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.balance.replica_placement import Placement
-    from penstock.fleet.passwords import PlatformKey
+    from penstock.fleet.credentials.passwords import PlatformKey
     from penstock.gateway.config import Broker, GatewayConfig, Principal, Tenant
     from penstock.gateway.limits.broker_pressure import AutoTuner
     from penstock.gateway.limits.calibration import Calibration

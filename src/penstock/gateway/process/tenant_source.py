@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from penstock.fleet.passwords import SCRAM_ITERATIONS
+from penstock.fleet.credentials.passwords import SCRAM_ITERATIONS
 from penstock.gateway.config import ApiKey, NetworkRules, ServiceAccount, Tenant, TenantLimits
 from penstock.gateway.settings import read_platform_key
 from penstock.kafka.admin import acls, users
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncGenerator, Sequence
 
-    from penstock.fleet.passwords import PlatformKey
+    from penstock.fleet.credentials.passwords import PlatformKey
     from penstock.gateway.config import GatewayConfig
     from penstock.gateway.settings import GatewaySettings
     from penstock.wire.records import Record

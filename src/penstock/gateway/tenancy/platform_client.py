@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.fleet.passwords import PLATFORM_USER
+from penstock.fleet.credentials.passwords import PLATFORM_USER
 from penstock.gateway.tenancy.tenant_acls import belongs_to
 from penstock.gateway.tenancy.tenant_configs import SHOWN_BROKER_CONFIGS
 from penstock.kafka.admin import acls, configs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.fleet.passwords import PlatformKey
+    from penstock.fleet.credentials.passwords import PlatformKey
     from penstock.gateway.config import Broker, Tenant
     from penstock.kafka.admin.acls import Acl
     from penstock.model.ids import ServiceAccountId

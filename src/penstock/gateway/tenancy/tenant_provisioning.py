@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.fleet.passwords import SCRAM_ITERATIONS, PlatformKey
+from penstock.fleet.credentials.passwords import SCRAM_ITERATIONS, PlatformKey
 from penstock.kafka.admin import acls, quotas, users
 from penstock.kafka.admin.users import Credential
 from penstock.kafka.security import Mechanism

@@ -44,7 +44,11 @@ class Relay:
     async def serve(
         self, broker: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        upstream = await asyncio.open_connection(*broker)
+        try:
+            upstream = await asyncio.open_connection(*broker)
+        except BaseException:
+            writer.transport.abort()
+            raise
         waiting: deque[tuple[str, int]] = deque()
         pumps = [
             asyncio.create_task(self._pump_requests(reader, upstream[1], waiting)),
@@ -61,7 +65,7 @@ class Relay:
                 e for e in ended if isinstance(e, BaseException) and not isinstance(e, expected)
             ]
             for end in (writer, upstream[1]):
-                end.close()
+                end.transport.abort()
 
     async def _pump_requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, waiting: deque[tuple[str, int]]

@@ -17,6 +17,7 @@ import ssl
 import struct
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -181,13 +182,15 @@ class Connection:
 
     async def close(self) -> None:
         """Close at once; pending calls raise ConnectionLost."""
-        self._end(lambda: ConnectionLost(address=self.address, reason="it was closed by this client"))
+        reason = "it was closed by this client"
+        self._end(lambda: ConnectionLost(address=self.address, reason=reason), flush=True)
         self._receiver.cancel()
-        await asyncio.wait((self._receiver,))
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._writer.wait_closed()
-        except (OSError, TimeoutError):
+            await asyncio.wait((self._receiver,))
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._writer.wait_closed()
+        finally:  # a broker that does not respond, or a caller that was cancelled
             self._writer.transport.abort()
 
     async def __aenter__(self) -> Self:
@@ -269,7 +272,7 @@ class Connection:
         if not waiting.response.done():  # done: its caller was cancelled
             waiting.response.set_result(frame)
 
-    def _end(self, error: Callable[[], PenstockError]) -> None:
+    def _end(self, error: Callable[[], PenstockError], *, flush: bool = False) -> None:
         if self._ended is not None:
             return
         self._ended = error
@@ -278,7 +281,10 @@ class Connection:
             self._slots.release()
             if not waiting.response.done():
                 waiting.response.set_exception(error())
-        self._writer.close()
+        if flush:
+            self._writer.close()
+        else:  # nothing waits for a broker that failed, as TLS would for half a minute
+            self._writer.transport.abort()
 
 
 async def _connected(host: str, port: int, stage: Callable[[str], None]) -> socket.socket:

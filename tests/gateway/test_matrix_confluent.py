@@ -130,11 +130,16 @@ class Librdkafkas(AdminScenario):
                 ConfigResource(ResourceType.TOPIC, self.topic),
                 ConfigResource(ResourceType.BROKER, "1"),
             ]
-            results = {
-                resource.name: future for resource, future in client.describe_configs(requested).items()
-            }
-            kept = results[self.topic].result(SECONDS)["retention.ms"].value
-            return f"{kept}, {results['1'].result(SECONDS)['auto.create.topics.enable'].value}"
+            results: dict[str, Any] = {}
+
+            def arrived() -> bool:  # settings reach each broker separately
+                described = client.describe_configs(requested).items()
+                results.update({resource.name: future.result(SECONDS) for resource, future in described})
+                return bool(results[self.topic]["retention.ms"].value == "70000")
+
+            wait_for(arrived, what="the setting")
+            kept = results[self.topic]["retention.ms"].value
+            return f"{kept}, {results['1']['auto.create.topics.enable'].value}"
 
         self.call("describe_configs", described)
 

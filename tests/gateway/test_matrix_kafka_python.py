@@ -128,12 +128,16 @@ class KafkaPythons(AdminScenario):
         self.call("alter_configs", lambda: of(client.alter_configs(ours({"retention.ms": "60000"}))))
 
         def described() -> str:
-            def value() -> str:
-                settings = of(client.describe_configs(ours(["retention.ms"])))
-                return str(settings.get("retention.ms", {}).get("value"))  # defaults are left out
+            seen = ""
 
-            wait_for(lambda: value() == "60000", what="the setting")  # settings reach each broker separately
-            return value()
+            def arrived() -> bool:  # settings reach each broker separately
+                nonlocal seen
+                settings = of(client.describe_configs(ours(["retention.ms"])))
+                seen = str(settings.get("retention.ms", {}).get("value"))  # defaults are left out
+                return seen == "60000"
+
+            wait_for(arrived, what="the setting")
+            return seen
 
         self.call("describe_configs", described)
         self.call("reset_configs", lambda: of(client.reset_configs(ours(["retention.ms"]))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.balance.cells import Broker
+from penstock.balance.execute import TenantMove
 from penstock.balance.executing import (
     Budget,
     Memory,
@@ -21,7 +23,7 @@ from penstock.balance.executing import (
     decide,
 )
 from penstock.balance.tenant_move import Progress, Target, tenant_progress, tenant_work
-from penstock.model.errors.balance import MoveImpossible
+from penstock.model.errors.balance import MoveImpossible, MoveStalled
 from penstock.model.ids import BrokerId, LogicalClusterId, Zone
 
 if TYPE_CHECKING:
@@ -212,3 +214,23 @@ def test_a_move_interrupted_anywhere_ends_like_an_undisturbed_one(
     assert step.done
     assert {each.status for each in step.standings[0]} == {Status.DONE}
     assert {key: one.replicas for key, one in cluster.items()} == whole
+
+
+def test_a_copy_that_writers_outrun_has_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes grow all the time, but what it lacks does not become less."""
+    now = 0.0
+    monkeypatch.setattr("penstock.balance.execute.time", SimpleNamespace(monotonic=lambda: now))
+    job, key = TenantMove(TARGET, 1e6, lambda _: None, stalled_seconds=60.0), (f"{TENANT}_orders", 0)
+
+    def report(size: int, copied: int) -> None:
+        seen = Observation({key: replace(copying(size), copied_bytes=copied)}, ALIVE, frozenset({key}))
+        round_ = decide([job.work(seen)], seen, Budget(), Memory(), now)
+        job.report(seen, round_.standings[0], round_)
+
+    for now in (0.0, 50.0, 100.0, 150.0):
+        report(2000 + int(now) * 10, copied=int(now) * 11)
+    now = 205.0
+    report(5000, copied=3000)
+    now = 212.0
+    with pytest.raises(MoveStalled, match="not faster than records are written"):
+        report(6000, copied=4000)

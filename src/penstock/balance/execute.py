@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.5  # between two rounds
 OBSERVING_RATIO_MAX: Final = 0.2  # of the time: on a large cluster, rounds are further apart
 HEALTH_SECONDS: Final = 5.0  # between two looks at all partitions of the cluster
-STALLED_SECONDS: Final = 600.0  # without another partition or byte copied
+STALLED_SECONDS: Final = 600.0  # in which no copy came closer to its end
 
 THROTTLED: Final = declare("balance.move.throttled", "throttles are set, no partition of the batch moves yet")
 STARTED: Final = declare("balance.move.started", "a batch is being copied")
@@ -346,7 +346,8 @@ class TenantMove:
         self._prefix = tenant_prefix(target.tenant)
         self._on_progress = report
         self._stalled_seconds = stalled_seconds
-        self._changed = time.monotonic()
+        self._advanced = time.monotonic()
+        self._lacking: dict[tuple[str, int], int] = {}  # the fewest bytes that each copy has lacked
         self._owned: dict[str, set[int]] = {}
 
     def owned(self) -> Mapping[str, Collection[int]]:
@@ -368,15 +369,29 @@ class TenantMove:
         return tenant_work(partitions, self._target)
 
     def report(self, seen: Observation, standings: Sequence[Standing], round_: Round) -> None:
-        now = tenant_progress(self.of_tenant(seen), self._target)
-        if now != self.progress:
-            self.progress, self._changed = now, time.monotonic()
+        partitions = self.of_tenant(seen)
+        if self._has_advanced(partitions):
+            self._advanced = time.monotonic()
+        if (now := tenant_progress(partitions, self._target)) != self.progress:
+            if self.progress is None or now.partitions_done > self.progress.partitions_done:
+                self._advanced = time.monotonic()
+            self.progress = now
             self._on_progress(now)
         if all(each.ended for each in standings):
             return
-        if time.monotonic() - self._changed > self._stalled_seconds:
+        if time.monotonic() - self._advanced > self._stalled_seconds:
             reason = round_.waiting or stall_reason(standings)
             raise MoveStalled(tenant=self._target.tenant, seconds=self._stalled_seconds, reason=reason)
+
+    def _has_advanced(self, partitions: Mapping[tuple[str, int], PartitionState]) -> bool:
+        """Whether a copy lacks less than ever before. Copied bytes alone show nothing: writers add more."""
+        advanced = False
+        for key, state in partitions.items():
+            lacking = max(0, state.size_bytes - state.copied_bytes)
+            if state.reassigning and lacking < self._lacking.get(key, lacking + 1):
+                self._lacking[key] = lacking
+                advanced = True
+        return advanced
 
     def refused(self, key: tuple[str, int], error: PenstockError) -> None:
         del key
@@ -400,7 +415,7 @@ async def move_tenant(
 def stall_reason(standings: Sequence[Standing]) -> str:
     copying = sum(each.status is Status.COPYING for each in standings)
     if copying:
-        return f"{copying} partitions are being copied"
+        return f"{copying} partitions are being copied, not faster than records are written to them"
     reasons = [each.reason for each in standings if not each.ended and each.reason]
     return reasons[0] if reasons else "the cluster accepts reassignments but does not start them"
 

@@ -121,6 +121,7 @@ class Auditor:
         self._owns = asyncio.Event()
         self._folded: dict[str, int] = {}
         self._alerted: dict[str, str] = {}
+        self._logged: dict[str, str] = {}  # severities of findings, by id
         self._intents: list[LogEvent] = []  # read, and not resolved yet
         self._groups = GroupCollector()
         self._findings = FindingReader(client)
@@ -355,9 +356,11 @@ class Auditor:
             await producer.commit(rows)
             fault_points.reach(RAISED)
             for each in changed.values():
-                log.warning(
-                    "finding", finding=each.id, rule=each.rule, subject=each.subject, detail=each.detail
-                )
+                if self._logged.get(each.id) != each.severity:  # not each time it is observed again
+                    self._logged[each.id] = each.severity
+                    log.warning(
+                        "finding", finding=each.id, rule=each.rule, subject=each.subject, detail=each.detail
+                    )
         await self._alert(producer)
 
     async def _restart_at(self, partition: TopicPartition, position: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 from penstock.kafka.admin import offsets
 from penstock.kafka.admin.offsets import OffsetSpec
 from penstock.kafka.admin.partitions import TopicPartition
-from penstock.kafka.client import Client
+from penstock.kafka.client import ATTEMPT_SECONDS_MIN, Client
 from penstock.kafka.routing import (
     CONTROLLER,
     Address,
@@ -29,6 +30,7 @@ from penstock.model.errors.wire import (
     KafkaBusy,
     KafkaMissing,
 )
+from penstock.wire.error_codes import Code
 from tests.kafka.fake_broker import FakeBroker, fake_broker, metadata
 
 if TYPE_CHECKING:
@@ -219,6 +221,28 @@ async def test_a_silent_node_takes_no_longer_than_the_time_limit(
     async with Client(cluster.bootstrap) as client:
         with pytest.raises(BrokerUnreachable, match="any node: cannot connect: the time limit passed"):
             await client.call("DescribeCluster", timeout=0.2)
+
+
+async def test_a_call_ends_with_the_last_response_and_starts_no_attempt_that_would_be_cut_off(
+    cluster: FakeCluster,
+) -> None:
+    hanging = asyncio.Event()
+
+    async def busy_then_silent(request: Request) -> dict[str, Any]:
+        attempts = len(cluster.receivers("DescribeCluster"))
+        if time.monotonic() >= almost_over:
+            await hanging.wait()
+        assert attempts < 20
+        return {"ErrorCode": Code.REQUEST_TIMED_OUT}
+
+    for broker in cluster.brokers.values():
+        broker.responses["DescribeCluster"] = busy_then_silent
+    async with Client(cluster.bootstrap) as client:
+        await client.cluster()
+        almost_over = time.monotonic() + 1.0 - ATTEMPT_SECONDS_MIN
+        response = await client.call("DescribeCluster", timeout=1.0)
+
+    assert response["ErrorCode"] == Code.REQUEST_TIMED_OUT
 
 
 async def test_a_cancelled_call_does_not_disturb_others(cluster: FakeCluster) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     Body = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
 
 ATTEMPT_SECONDS_MAX: Final = 10.0  # so that one hung node does not use up the whole time limit
+ATTEMPT_SECONDS_MIN: Final = 0.25  # a shorter last attempt would replace the reason by "no response"
 ADDRESS_REST_SECONDS: Final = 5.0  # an unreachable address is tried last for this long
 LOGIN_LIFETIME_USED_MAX: Final = 0.85  # the connection is replaced before its login expires (KIP-368)
 CONTROLLER_ENDPOINTS: Final = 2  # DescribeCluster's EndpointType
@@ -104,7 +105,7 @@ class Client:
             if advice is not None:
                 self._forget(to, advice)
             pause = advice.after_seconds if advice is not None else None
-            if pause is None or not retry or time.monotonic() + pause >= deadline:
+            if pause is None or not retry or time.monotonic() + pause + ATTEMPT_SECONDS_MIN >= deadline:
                 if failure is not None:
                     raise failure
                 assert response is not None

@@ -266,4 +266,6 @@ def test_a_stopped_gateway_has_reported_everything_it_counted(fleet: Fleet) -> N
     counted = gateway.running.gateway.usage[access.tenant.id].bytes_in
 
     assert counted > 50 * RECORD_BYTES
-    assert asyncio.run(reported(fleet, access.tenant.id)) == {"a": counted}
+    # Only its leader acknowledged the report: it can be read once the followers have it.
+    expected = {"a": counted}
+    wait_for(lambda: asyncio.run(reported(fleet, access.tenant.id)) == expected, what=f"{expected} reported")

@@ -31,6 +31,7 @@ Modules:
   sim                 simulations that run the platform's decisions from a seed
   stop_signals        signals as a request to stop
   tier                old segments of topics in an object store: the brokers' plugin
+  timed_wait          waits for an event, but not for ever
   wire                Kafka's protocol: codec, and splicing of tenants' bytes
 """
 

@@ -6,7 +6,6 @@ older than a few intervals.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +18,10 @@ from penstock.backup.drill import last_drill
 from penstock.metric_families import Samples
 from penstock.model.errors import PenstockError
 from penstock.model.metric_catalogue import BACKUP
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
 
     from prometheus_client import Metric
@@ -51,7 +52,7 @@ class BackupService:
             began = time.monotonic()
             await self._round()
             left = self._settings.interval_seconds - (time.monotonic() - began)
-            await _wait(stop, max(0.0, left))
+            await wait_at_most(stop, left)
 
     def not_ready(self) -> str:
         if not self.archiver.last_round_at:
@@ -72,7 +73,7 @@ class BackupService:
                 if not error.retriable:
                     raise
                 log.warning("backup not started", error=str(error))
-                await _wait(stop, RETRY_SECONDS)
+                await wait_at_most(stop, RETRY_SECONDS)
                 continue
             self._drilled_ms = drilled.at_ms if drilled is not None else 0
             self.catalogue = catalogue
@@ -105,11 +106,3 @@ class BackupService:
         samples.add("catalogue_seconds", last.at_ms / 1000 if last is not None else 0)
         samples.add("drill_seconds", self._drilled_ms / 1000)
         return iter(samples)
-
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return

@@ -31,6 +31,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.errors.balance import MoveStalled
 from penstock.model.fault_points import declare, reach
 from penstock.model.ids import tenant_prefix
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -168,7 +169,7 @@ class Executor:
                 self._wake.clear()
                 if self._jobs and not acted:
                     pause = max(self._poll_seconds, took / OBSERVING_RATIO_MAX - took)
-                    await self._pause(pause)
+                    await wait_at_most(self._wake, pause)
         except PenstockError as failure:
             self._fail(failure)
         except BaseException as failure:
@@ -185,13 +186,6 @@ class Executor:
                 else:
                     done.set_exception(failure)
         self._jobs.clear()
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     async def _round(self) -> bool:
         """One round for all jobs; returns whether moves were started."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ from penstock.model.errors.settings import SettingInvalid
 from penstock.model.settings_reader import read_mapping
 from penstock.platform.local_platform import LocalPlatform, Started, start_detached, up_command
 from penstock.platform.services import service_states
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
     from penstock.cli.settings import Options
@@ -170,9 +170,7 @@ class TerminalView:
         with Live(console=out, auto_refresh=False, transient=True) as live:
             while not stop.is_set():
                 live.update(status_view(await fleet_status(load_fleet(fleet.layout))), refresh=True)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(VIEW_SECONDS_BETWEEN):
-                        await stop.wait()
+                await wait_at_most(stop, VIEW_SECONDS_BETWEEN)
 
 
 def report_next_steps(options: Options, *, demo: bool) -> None:

@@ -24,6 +24,7 @@ from penstock.consume.settings import checked_settings, client_properties
 from penstock.gc_tuning import rare_collections
 from penstock.model.errors import Fault
 from penstock.model.errors.consume import ConsumeError, OptionInvalid
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -213,9 +214,7 @@ class ParallelConsumer:
         seconds = self._settings.restart.seconds(failures, self._random.random())
         known = isinstance(error, ConsumeError)
         log.error("consumer failed, restart in %.1f s: %s", seconds, error, exc_info=None if known else error)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopped.wait()
+        await wait_at_most(self._stopped, seconds)
 
     @property
     def group(self) -> str:

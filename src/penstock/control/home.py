@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from dataclasses import dataclass, field
@@ -36,8 +35,10 @@ from penstock.model.errors.control import (
 )
 from penstock.model.key_names import AUDIT_TOPIC
 from penstock.quota.topics import ensure_topics
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping
 
     from penstock.control.physical.cluster_access import ProvidedCluster
@@ -62,12 +63,8 @@ async def until_reached(prepare: Callable[[], Awaitable[None]], stop: asyncio.Ev
             log.warning("home cluster not reached", error=str(failure), remedy=failure.advice)
         else:
             return True
-        try:
-            async with asyncio.timeout(AGAIN.seconds(attempt)):
-                await stop.wait()
-        except TimeoutError:
-            continue
-        break
+        if await wait_at_most(stop, AGAIN.seconds(attempt)):
+            break
     return False
 
 

@@ -39,6 +39,7 @@ from penstock.process_identity import (
     try_lock,
     write_identity,
 )
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -113,9 +114,7 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 for watched in self.watched:
                     group.create_task(self._watch(watched))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WATCH_SECONDS_BETWEEN):
-                    await stop.wait()
+            await wait_at_most(stop, WATCH_SECONDS_BETWEEN)
         if self._resizing is not None:
             await asyncio.wait({self._resizing})
 

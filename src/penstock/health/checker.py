@@ -12,7 +12,6 @@ stalls or is refused judges no broker.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections import Counter
@@ -38,6 +37,7 @@ from penstock.model.errors.health import CheckerRefused
 from penstock.model.errors.wire import LoginRefused, OffsetOutOfRange
 from penstock.model.events import HealthProbe, Probe, ProbeRole
 from penstock.model.ids import BrokerId, PhysicalClusterId, Zone
+from penstock.timed_wait import wait_at_most
 from penstock.wire.error_codes import Code, name_of
 from penstock.wire.records import Record, write
 
@@ -175,9 +175,7 @@ class Checker:
                 callers.pop(broker).cancel()
             self._follow_partitions(group)
             self._stale.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAYOUT_SECONDS):
-                    await self._stale.wait()
+            await wait_at_most(self._stale, LAYOUT_SECONDS)
 
     def _follow_partitions(self, group: asyncio.TaskGroup) -> None:
         expected = {(role, number) for role in PINNED for number in self.layout.numbers.values()}

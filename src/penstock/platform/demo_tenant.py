@@ -16,6 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.errors.control import ProblemResponse
 from penstock.platform.control_client import connect
 from penstock.platform.keyring import create_key, saved_key, saved_keys
+from penstock.timed_wait import wait_at_most
 from penstock.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ class DemoTenant:
                 with contextlib.suppress(PenstockError):
                     partition = TopicPartition(TOPIC, number % PARTITIONS)
                     await append(client, partition, [(str(number % 10).encode(), order)])
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(SECONDS_BETWEEN):
-                        await stop.wait()
+                await wait_at_most(stop, SECONDS_BETWEEN)
 
     def _create_cluster(self) -> dict[str, str]:
         control = connect(self.layout, self.url)

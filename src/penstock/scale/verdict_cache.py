@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model.errors.scale import SamplerUnavailable
 from penstock.scale.watched_groups import GAP_INTERVALS, REFRESH_SECONDS
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,11 +69,7 @@ class VerdictCache:
     async def wait_for_change(self, watch: Watch, seconds: float) -> None:
         """Returns when the watch has a new verdict, or after `seconds`."""
         event = self._waiters.setdefault(watch.key, asyncio.Event())
-        try:
-            async with asyncio.timeout(seconds):
-                await event.wait()
-        except TimeoutError:
-            return
+        await wait_at_most(event, seconds)
 
     def notify(self, watch: Watch) -> None:
         """Wakes those who wait for a new verdict of this watch."""

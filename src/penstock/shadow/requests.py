@@ -23,6 +23,7 @@ from penstock.shadow.responses import (
     fetch_response,
     list_offsets_response,
 )
+from penstock.timed_wait import wait_at_most
 from penstock.wire.definitions import load
 from penstock.wire.error_codes import Code
 from penstock.wire.frames import API_VERSIONS
@@ -107,11 +108,7 @@ class Requests:
             left = deadline - time.monotonic()
             if due or left <= 0:
                 return {"ErrorCode": Code.NONE, "SessionId": 0, "Responses": topics}
-            try:
-                async with asyncio.timeout(left):
-                    await changed.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(changed, left)
 
     async def _fetch_once(
         self, body: Mapping[str, Any], fetcher: Fetcher

@@ -7,7 +7,6 @@ failure belongs to its plan: it is reported in the plan's progress, and the plan
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from dataclasses import replace
@@ -22,6 +21,7 @@ from penstock.balance.plan_document import Origin, PlanState, document_of, new_d
 from penstock.balance.plan_job import LeaderReturnJob, PlanJob
 from penstock.control.operations import BACKOFF
 from penstock.model.errors import PenstockError
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,9 +156,7 @@ class PlanService:
                 if active and header.id not in self._jobs and self._clusters.has(header.cluster):
                     job = self._jobs[header.id] = PlanJob(self._store.need(header.id))
                     group.create_task(self._run_plan(job, group))
-            with contextlib.suppress(TimeoutError):  # what was in the way may have ended
-                async with asyncio.timeout(OBSTACLE_SECONDS):
-                    await self._store.changed.wait()
+            await wait_at_most(self._store.changed, OBSTACLE_SECONDS)  # what was in the way may have ended
 
     async def _run_plan(self, job: PlanJob, group: asyncio.TaskGroup) -> None:
         plan, attempt = job.header.id, 0

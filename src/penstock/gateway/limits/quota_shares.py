@@ -22,6 +22,7 @@ from penstock.model.events import UsageReport
 from penstock.quota.enforcement import enforced_limits
 from penstock.quota.share_follower import ShareFollower
 from penstock.quota.topics import usage_partition
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -119,7 +120,7 @@ class QuotaShareFollower:
             tasks.create_task(self._shares.follower.run())
             while True:
                 self._changed.clear()
-                await _wait(self._changed, SETTLE_SECONDS)
+                await wait_at_most(self._changed, SETTLE_SECONDS)
                 tenants = gateway.config.tenant_of
                 now = time.monotonic()
                 for tenant, _ in self.quotas:
@@ -135,11 +136,3 @@ class QuotaShareFollower:
     def _on_shares(self, shares: QuotaShares) -> None:
         del shares
         self._changed.set()
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -18,6 +18,7 @@ from penstock.scale.decision.values import Change
 from penstock.scale.event_loop import FULL_COLLECTION_SECONDS, TimeSlice
 from penstock.scale.sampler.records import Sampled, Watched
 from penstock.scale.watched_groups import REFRESH_SECONDS, Watch, WatchedGroups
+from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -106,10 +107,7 @@ class SamplingLoop:
         """Sleeps until `when`; announces and samples new watches at once."""
         wake = self._wake[sampler.cluster]
         while (left := when - self.clock()) > 0:
-            try:
-                async with asyncio.timeout(min(left, sampler.interval)):
-                    await wake.wait()
-            except TimeoutError:
+            if not await wait_at_most(wake, min(left, sampler.interval)):
                 continue
             wake.clear()
             await self._publish_watches()

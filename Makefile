@@ -68,7 +68,7 @@ types:
 tidy:
 	@$(PYTEST) -q tests/test_tidy.py
 
-test-fast: check  ## the checks and the pure tests: no Java, about three minutes
+test-fast: check  ## the checks and the pure tests: no Java, about four minutes
 	@$(PYTEST) $(PURE) --ignore=tests/test_tidy.py
 
 test: test-fast  ## all of that, then the tests with real Kafka, Spark, databases and a browser

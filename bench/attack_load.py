@@ -224,7 +224,7 @@ def flood(
 
 
 def _drain(connection: socket.socket) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # closing an attacker's connection is a right response
         while connection.recv(MIB):
             pass
 

@@ -21,6 +21,7 @@ from penstock.control.health.interventions import open_intervention
 from penstock.control.registry import Put
 from penstock.model.durability import FindingRecord, FindingState, Intent, Severity
 from penstock.model.entities import Actor, BrokerStatus, OpenIntervention, Operation, PhysicalCluster
+from penstock.model.errors.wire import BrokerUnreachable
 from penstock.model.ids import BrokerId
 from tests.control.in_memory_control import PHYSICAL, InMemoryControl
 from tests.control.in_memory_plane import InMemoryPlane
@@ -82,6 +83,14 @@ class Round:
     async def of_cluster(self, cluster: str) -> list[FindingRecord]:
         assert cluster == PHYSICAL
         return self.findings
+
+    def fail(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        """Rounds raise this."""
+
+        async def observe(*_: object) -> Observation:
+            raise error
+
+        monkeypatch.setattr(healing_service, "observe", observe)
 
     def __call__(self) -> Verdict:
         asyncio.run(self.service.run_round(PHYSICAL))
@@ -217,6 +226,27 @@ def test_a_mode_of_a_newer_control_plane_is_off() -> None:
     assert mode_of(physical) is HealingMode.ASK
     memory.registry.accept([Put(physical.changed(1, healing_mode="from-the-future"))])
     assert mode_of(memory.registry.need(PhysicalCluster, PHYSICAL)) is HealingMode.OFF
+
+
+FAILURES = [ValueError("a defect"), BrokerUnreachable(address="b1:9092", reason="gone")]
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_failed_round_is_shown_until_one_succeeds(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    one = Round(monkeypatch, HealingMode.ACT)
+    attempt = one.service._try_round
+
+    with monkeypatch.context() as broken:
+        one.fail(broken, error)
+        asyncio.run(attempt(PHYSICAL))
+    shown = one.service.known[PHYSICAL].failure
+    asyncio.run(attempt(PHYSICAL))
+
+    assert str(error) in shown
+    assert one.service.known[PHYSICAL].failure == ""
+    assert one.demoted == {1}
 
 
 def test_the_api_shows_what_healing_proposes_and_sets_its_mode(api: Api) -> None:

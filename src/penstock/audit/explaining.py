@@ -70,7 +70,7 @@ class _Evidence:
         intents: list[Recorded] = []
         deletions = []
         for event in events:
-            with contextlib.suppress(PenstockError):
+            with contextlib.suppress(PenstockError):  # facts of a newer version excuse nothing
                 match event.read_facts():
                     case Intent() as intent:
                         intents.append(facts_of.recorded(intent, event.time_ms))

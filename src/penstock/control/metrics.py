@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ControlMetrics:
-    """Without samples before there is a plane."""
+    """Without samples before there is a plane, and without those of a registry that is still being read."""
 
     def __init__(self, plane: Plane | None = None) -> None:
         self.plane = plane

@@ -197,7 +197,7 @@ async def _probe_cluster(plane: ControlPlane, cluster: ConfiguredCluster, key: P
         name, remedy = cluster.name, failure.advice
         log.warning("cluster not reached", cluster=name, error=str(failure), remedy=remedy)
         if isinstance(failure, ClusterReplaced | RightsMissing):
-            with contextlib.suppress(PenstockError):
+            with contextlib.suppress(PenstockError):  # logged above; the next probe repeats it
                 await plane.report_unusable(name, failure, replaced=isinstance(failure, ClusterReplaced))
         return False
     return True

@@ -43,7 +43,7 @@ async def _get(host: str, port: int) -> str:
             response += chunk
     finally:
         writer.close()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the other side has closed it, too
             await writer.wait_closed()
     head, _, body = response.partition(b"\r\n\r\n")
     status = head.split(b"\r\n", 1)[0]

@@ -46,7 +46,7 @@ async def unreachable(servers: Iterable[Address]) -> dict[Address, str]:
         except OSError as failure:  # TimeoutError is one
             return _reason(failure)
         writer.close()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the other side has closed it, too
             await writer.wait_closed()
         return ""
 

@@ -98,11 +98,12 @@ class HealingService:
             await self.run_round(cluster)
             healing.failure = ""
         except NotActive:
-            pass
+            pass  # another control plane is active now, and heals
         except PenstockError as failure:
             healing.failure = str(failure)
             log.warning("healing interrupted", cluster=cluster, error=healing.failure)
-        except Exception:  # it belongs to this cluster, not to the control plane
+        except Exception as failure:  # it belongs to this cluster, not to the control plane
+            healing.failure = repr(failure)
             log.exception("healing round raised", cluster=cluster)
 
     async def run_round(self, cluster: str) -> None:

@@ -479,9 +479,8 @@ class LocalRequests:
     def partitions_present(self) -> Generator[bytes | Call, Any, dict[str, tuple[int, int]]]:
         """By topic. A limit counts on the platform's identity: an account may not describe all topics."""
         if self.context.tenant.limits.partitions_max is not None:
-            with suppress(
-                LoginRefused
-            ):  # the platform has no user on a cluster that was adopted with another
+            # The platform has no user on a cluster that was adopted with another.
+            with suppress(LoginRefused):
                 present: dict[str, tuple[int, int]] = yield Call(self.caller().partitions())
                 return present
         metadata = yield from self.request_metadata(ALL_TOPICS)

@@ -51,7 +51,7 @@ class IntentWriter:
 
     async def flush(self, client: Client) -> None:
         """Write what waits, if that succeeds soon."""
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # what is left is counted and logged
             async with asyncio.timeout(FLUSH_SECONDS):
                 while self._waiting and await self._write(client):
                     pass

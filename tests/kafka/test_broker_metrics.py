@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -191,28 +190,27 @@ def test_a_real_broker_counts_what_was_produced(fleet: Fleet, unique: Callable[[
 
 @pytest.mark.kafka
 def test_a_real_brokers_mean_and_deviation_are_those_of_all_requests_since_its_start(
-    fleet: Fleet, unique: Callable[[str], str]
+    make_fleet: Callable[..., Fleet],
 ) -> None:
     """Times are whole milliseconds, so their sum and the sum of their squares are whole numbers.
 
-    They are so only for an arithmetic mean of all requests and for a sample's deviation, with n − 1.
+    They are so only for an arithmetic mean of all requests and for a sample's deviation, with n − 1. An agent
+    reads one attribute after another, so nothing else may produce to this broker.
     """
-    topic = unique("moments")
-    admin = AdminClient(fleet.client_config())
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    fleet = make_fleet()
+    (node,) = fleet.brokers
+    AdminClient(fleet.client_config()).create_topics([NewTopic("moments", 1, 1)])["moments"].result(30)
     producer = Producer(fleet.client_config(linger_ms=0))
     for _ in range(50):
-        producer.produce(topic, b"x" * 100_000)
+        producer.produce("moments", b"x" * 100_000)
         assert producer.flush(30) == 0
 
-    def exact(node: Node) -> bool:
-        """An agent reads one attribute after another: between two of them, other tests may produce."""
+    def times() -> tuple[Times, ...]:
         requests = _scraped(node).broker.requests["Produce"]
-        return all(map(_are_whole_numbers, (requests.queue, requests.local, requests.response)))
+        return requests.queue, requests.local, requests.response
 
-    assert any(_scraped(node).broker.requests["Produce"].local.count >= 50 for node in fleet.brokers)
-    for node in fleet.brokers:
-        wait_for(partial(exact, node), what=f"whole sums and squares on {node.name}")
+    wait_for(lambda: {each.count for each in times()} == {50}, what="the times of all 50 requests")
+    assert [each for each in times() if not _are_whole_numbers(each)] == []
 
 
 def _are_whole_numbers(times: Times) -> bool:

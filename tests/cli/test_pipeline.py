@@ -82,6 +82,7 @@ def test_a_wrong_request_is_refused_before_spark_starts(
 
 
 def test_a_terminal_shows_a_bar_with_records_rate_and_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     out = io.StringIO()
     terminal = Console(file=out, force_terminal=True, color_system=None, width=120)
     monkeypatch.setattr(pipeline, "console", lambda **_: terminal)
@@ -90,6 +91,19 @@ def test_a_terminal_shows_a_bar_with_records_rate_and_lag(monkeypatch: pytest.Mo
         observe(JobStatus("orders", records=1500, batches=2, lag=4500))
 
     assert re.search(r"orders.*1500/6000 .*/s, lag 4,500", out.getvalue())
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Console(stderr=True, force_terminal=True)
+    monkeypatch.setattr(pipeline, "console", lambda **_: terminal)
+
+    with pipeline._watching("orders") as observe:
+        observe(JobStatus("orders", records=1500, batches=2, lag=4500))
+
+    assert capsys.readouterr().err == "orders: 1500 records, 2 batches, lag 4500\n"
 
 
 def test_what_is_no_terminal_gets_a_line_for_each_step(capsys: pytest.CaptureFixture[str]) -> None:

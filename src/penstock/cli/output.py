@@ -117,7 +117,7 @@ def report(line: str) -> None:
 def progress(doing: str) -> Iterator[None]:
     """Wraps what takes long: a spinner on a terminal, one line elsewhere."""
     out = console(stderr=True)
-    if not out.is_terminal:
+    if not out.is_interactive:
         report(doing)
         yield
         return

@@ -163,7 +163,7 @@ class TerminalView:
 
     async def watch(self, fleet: LocalFleet, stop: asyncio.Event) -> None:
         out = console(stderr=True)
-        if not out.is_terminal:
+        if not out.is_interactive:
             return
         from rich.live import Live
 

@@ -493,7 +493,7 @@ def _show_outcome(outcome: Outcome, options: Options) -> None:
 def _watching(job: str) -> Iterator[Callable[[JobStatus], None]]:
     """A progress bar on a terminal; a line for each step elsewhere."""
     out = console(stderr=True)
-    if not out.is_terminal:
+    if not out.is_interactive:
         yield lambda status: report(
             f"{job}: {status.records} records, {status.batches} batches, lag {status.lag}"
         )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from penstock.kafka.client import Client
-from penstock.kafka.routing import group_coordinator
 from penstock.model.errors import PenstockError
 from penstock.model.key_names import CONTROL_GROUP, COORDINATORS_GROUP
 from penstock.quota.coordinator import Coordinator
@@ -68,10 +67,20 @@ async def created(harness: PlaneHarness, name: str) -> float:
 
 
 async def coordinator_of(client: Client, group: str) -> str:
-    """The name of the node that coordinates a group now."""
-    connection = await client.connection(group_coordinator(group))
-    nodes = (await client.cluster(refresh=True)).nodes.values()
-    return next(f"b{node.id}" for node in nodes if str(node.address) == connection.address)
+    """The name of the node that coordinates a group now, for the nodes that are up.
+
+    A broker that was frozen still names itself until it has read what it missed."""
+    names: list[str] = []
+
+    async def resolved() -> bool:
+        response = await client.call("FindCoordinator", {"KeyType": 0, "CoordinatorKeys": [group]})
+        node = response["Coordinators"][0]["NodeId"]
+        nodes = (await client.cluster(refresh=True)).nodes
+        names[:] = [f"b{node}"] * (node in nodes)
+        return bool(names)
+
+    await eventually(resolved)
+    return names[0]
 
 
 async def bring_back(fleet: Fleet, name: str) -> None:

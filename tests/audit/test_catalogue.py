@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +60,45 @@ def test_a_rule_needs_what_it_is_checked_on() -> None:
 )
 def test_a_rule_names_what_collects_its_evidence(rule: str, fed_by: str) -> None:
     assert by_name()[rule].fed_by == fed_by
+
+
+async def test_a_partition_without_a_leader_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a probe while its only broker restarts; one with a leader should have been observed."""
+    restarting = replace(PLACEMENT, replicas=(3,), isr=(3,), leader=-1)
+    history = MetadataHistory(partitions={("A", 0): PLACEMENT, ("B", 0): restarting}, brokers={1: 5})
+
+    async def positions(*_: object) -> Any:
+        return {}, []
+
+    monkeypatch.setattr(sweep, "_positions", positions)
+    sweeper = Sweeper()
+    nothing: Any = None
+    await sweeper.sweep(nothing, history, 1)
+
+    assert sweeper.unseen == ("partition/A/0",)
+
+
+async def test_a_broker_that_hangs_delays_the_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = MetadataHistory(partitions={("A", 0): PLACEMENT}, brokers={1: 5, 2: 5})
+    swept = []
+
+    async def positions(_client: object, _history: object, broker: int, _samples: object) -> Any:
+        swept.append(broker)
+        if broker == 2:
+            await asyncio.Event().wait()
+        return {("A", 0): Replica(broker, 0, 10)}, []
+
+    monkeypatch.setattr(sweep, "_positions", positions)
+    monkeypatch.setattr(sweep, "BROKER_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(sweep, "HANGS_SECONDS", 0.0)
+    sweeper = Sweeper()
+    nothing: Any = None
+    observed = [await sweeper.sweep(nothing, history, 1) for _ in range(2)]
+    await sweeper.sweep(nothing, history, 2, brokers=[2])
+
+    assert swept == [1, 2, 1, 2], "not in the next sweep, and as soon as it registers"
+    assert [len(each) for each in observed] == [1, 1]
+    assert "no response" in sweeper.failures[2]
 
 
 async def test_a_shadow_is_not_swept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ each leader the sweep also looks up a record that time retention must keep for s
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,6 +32,9 @@ PARTITIONS_PER_REQUEST: Final = 2_000
 AHEAD_MS_MAX: Final = 130 * 60 * 1000  # how long in advance a record that must be kept is known
 REPEAT_MS: Final = 60 * 60 * 1000  # an unchanged replica is reported this often
 SWEEP_LANE: Final = "audit sweep"
+BROKER_SECONDS_MAX: Final = 20.0  # of one sweep
+HANGS_SECONDS: Final = 2.0  # a broker that takes longer to fail is left out next time
+REST_SECONDS: Final = 30.0  # for so long
 
 Key = tuple[str, int]  # topic id, partition
 
@@ -47,8 +51,9 @@ class Sweeper:
     reported: dict[tuple[Key, int], tuple[int, Replica]] = field(default_factory=dict)  # by key and broker
     settled: set[tuple[Key, int]] = field(default_factory=set)  # reported again after its last change
     sampled: dict[Key, int] = field(default_factory=dict)  # when what must be kept was last read
-    unseen: tuple[str, ...] = ()  # partitions of the last sweep without any replica that responded
+    unseen: tuple[str, ...] = ()  # partitions with a leader, and without any replica that responded
     failures: dict[int, str] = field(default_factory=dict)  # by broker
+    rests_until: dict[int, float] = field(default_factory=dict)  # brokers that hung, monotonic
     sweeps: int = 0  # of all brokers
     ranges: dict[Key, LogRange] = field(default_factory=dict)  # of leaders that responded to the last one
 
@@ -64,6 +69,8 @@ class Sweeper:
         """What changed since the last sweep; `recheck` are subjects to report in any case."""
         # A shadow stores nothing, and passes requests about logs on to a real broker.
         chosen = sorted(b for b in (history.brokers if brokers is None else brokers) if not is_shadow(b))
+        if brokers is None:  # else they have just registered
+            chosen = [b for b in chosen if self.rests_until.get(b, 0.0) <= time.monotonic()]
         swept = await asyncio.gather(*(self._broker(client, history, each, now_ms) for each in chosen))
         observations: list[Observation] = []
         seen: set[Key] = set()
@@ -83,7 +90,12 @@ class Sweeper:
                 for key, replica in replicas.items()
                 if history.partitions[key].leader == broker
             }
-            self.unseen = tuple(partition_subject(*key) for key in history.partitions if key not in seen)
+            # One without a leader has no live replica that could respond, as while its only broker restarts.
+            self.unseen = tuple(
+                partition_subject(*key)
+                for key, each in history.partitions.items()
+                if key not in seen and each.leader != UNKNOWN
+            )
         return observations
 
     def _is_due(
@@ -111,12 +123,17 @@ class Sweeper:
     async def _broker(
         self, client: Client, history: MetadataHistory, broker: int, now_ms: int
     ) -> tuple[dict[Key, Replica], list[str]]:
-        """One broker's replicas; a broker that does not respond belongs to the others' sweep of later."""
+        """One broker's replicas. One that hangs delays the others once, and is left out for a while."""
+        began = time.monotonic()
         try:
-            positions = await _positions(client, history, broker, self._samples(history, broker, now_ms))
-        except PenstockError as failure:
-            self.failures[broker] = str(failure)
+            async with asyncio.timeout(BROKER_SECONDS_MAX):
+                positions = await _positions(client, history, broker, self._samples(history, broker, now_ms))
+        except (PenstockError, TimeoutError) as failure:
+            self.failures[broker] = str(failure) or f"no response in {BROKER_SECONDS_MAX:g} s"
+            if time.monotonic() - began > HANGS_SECONDS:
+                self.rests_until[broker] = time.monotonic() + REST_SECONDS
             return {}, []
+        self.rests_until.pop(broker, None)
         self.failures.pop(broker, None)
         replicas, offline = positions
         for key, replica in replicas.items():

@@ -212,6 +212,24 @@ def test_a_replica_that_was_dropped_and_fetched_again_may_start_earlier() -> Non
     assert findings_of(history) == [UNEXPLAINED]
 
 
+def test_kafka_itself_prunes_the_state_of_share_groups() -> None:
+    history = filled(retention_ms=-1)
+    history.place(topic="__share_group_state")
+    history.sweep(start=900, end=1200, size=3_000_000)
+
+    assert findings_of(history) == []
+
+
+def test_the_only_replica_may_recover_from_an_older_checkpoint_after_a_crash() -> None:
+    """DeleteRecords, and `kill -9` before the checkpoint of log starts was written."""
+    history = History().place(replicas=(1,), isr=(1,)).sweep(brokers=[1], start=0, end=50)
+    history.add(Deleted(30, "User:shop")).sweep(brokers=[1], start=30, end=50)
+    history.place(leader=-1).place(leader=1)
+    history.sweep(brokers=[1], start=0, end=50).sweep(brokers=[1], start=0, end=50)
+
+    assert findings_of(history) == []
+
+
 def test_a_deleted_topic_has_nothing_to_keep() -> None:
     history = filled()
     history.sweep(start=300, end=1200)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.audit.live import is_suspected
 from penstock.model.durability import Acked, Broker, Intent, Segment, Topic
 from tests.audit.history import HOUR_MS, History, event, findings_of, fold
 
@@ -48,6 +49,39 @@ def test_acknowledged_offsets_beyond_the_leader_s_end_are_reported() -> None:
     history.sweep(start=0, end=120).sweep(start=0, end=120).sweep(start=0, end=130)
 
     assert findings_of(history) == [("acked-unreadable", 120, 149)]
+
+
+def test_acknowledged_offsets_of_a_busy_partition_are_judged_too() -> None:
+    """Several gateways report ranges more often than a range needs to settle."""
+    history = History().sweep(start=0, end=100)
+    for number in range(5):
+        history.add(Acked(100 * number, 100 * number + 99, 100), after_ms=3_000)
+    for number in range(4):  # 380 offsets are gone, and 10 of them are written again
+        history.add(Acked(120 + 10 * number, 129 + 10 * number, 10), after_ms=1_500)
+        history.sweep(start=0, end=130 + 10 * number, after_ms=1_500)
+
+    (finding,) = findings_of(history)
+
+    assert (finding[0], finding[2]) == ("acked-unreadable", 499)
+
+
+def test_a_busy_partition_without_a_loss_is_not_reported() -> None:
+    history = History()
+    for number in range(30):
+        history.add(Acked(100 * number, 100 * number + 99, 100), after_ms=2_000)
+        history.sweep(start=0, end=100 * number + 100, after_ms=500)
+
+    assert findings_of(history) == []
+
+
+def test_a_suspicion_about_a_broker_that_leaves_the_isr_is_dropped() -> None:
+    """It would be swept every second for ever."""
+    history = History().sweep(brokers=[3], start=10, end=5, end_epoch=9).sweep(brokers=[1], start=0, end=5)
+    assert is_suspected(fold(history.events)[0])
+
+    history.place(isr=(1, 2)).sweep(brokers=[1], start=0, end=5)
+
+    assert not is_suspected(fold(history.events)[0])
 
 
 def test_a_sweep_that_began_before_the_acknowledgement_shows_nothing() -> None:

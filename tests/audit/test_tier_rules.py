@@ -125,6 +125,12 @@ def test_closed_segments_that_are_not_copied_are_reported() -> None:
     assert [rule for rule, _, _ in findings_of(history)] == ["tier-lag"]
 
 
+def test_a_first_offset_that_is_not_tiered_is_no_suspicion() -> None:
+    history = tiered().sweep(brokers=[1], start=0, end=900, local_start=0, pending=1, size=10)
+
+    assert not is_suspected(fold(history.events)[0])
+
+
 def test_the_active_segment_of_an_idle_partition_is_no_lag() -> None:
     history = tiered()
     for _ in range(5):

@@ -86,7 +86,9 @@ class LiveEngine:
 
 def is_suspected(state: SubjectState) -> bool:
     """Whether a rule has observed a violation once, and waits for a second observation."""
-    return any(value[0] == 1 or key.startswith(FALLS) for key, value in state.marks.items())
+    return any(
+        (value[0] == 1 and len(value) == 2) or key.startswith(FALLS) for key, value in state.marks.items()
+    )
 
 
 def is_gone(state: SubjectState) -> bool:

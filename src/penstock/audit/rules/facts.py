@@ -14,6 +14,7 @@ from penstock.audit.rules.state import (
     SAMPLES_MAX,
     SCRUBS_MAX,
     SEGMENTS_MAX,
+    SLACK_MS,
     Recorded,
     Recreated,
     Rise,
@@ -52,12 +53,7 @@ def apply(state: SubjectState, facts: Facts, time_ms: int) -> SubjectState:
         case Replica():
             return _replica(state, facts, time_ms)
         case Acked():
-            return replace(
-                state,
-                acked_end=max(state.acked_end, facts.last + 1),
-                acked_ms=max(state.acked_ms, time_ms),
-                acked_bytes=state.acked_bytes + facts.bytes,
-            )
+            return _acked(state, facts, time_ms)
         case Placement():
             return _placement(state, facts)
         case Policy():
@@ -91,6 +87,20 @@ def apply(state: SubjectState, facts: Facts, time_ms: int) -> SubjectState:
             )
         case _:
             return state
+
+
+def _acked(state: SubjectState, facts: Acked, time_ms: int) -> SubjectState:
+    """A busy partition always has a new range: so an earlier end waits beside it, until it can be judged."""
+    end = max(state.acked_end, facts.last + 1)
+    after = replace(
+        state,
+        acked_end=end,
+        acked_ms=max(state.acked_ms, time_ms),
+        acked_bytes=state.acked_bytes + facts.bytes,
+    )
+    if time_ms - state.acked_wait_ms <= SLACK_MS:
+        return after
+    return replace(after, acked_settled=state.acked_wait_end, acked_wait_ms=time_ms, acked_wait_end=end)
 
 
 def recorded(facts: Intent, time_ms: int) -> Recorded:
@@ -129,9 +139,18 @@ def _placement(state: SubjectState, facts: Placement) -> SubjectState:
     for broker, seen in state.replicas.items():
         if int(broker) not in facts.replicas:
             continue  # moved away; if it comes back, it starts from scratch
-        left = seen.left or int(broker) not in facts.isr
+        # Without a leader, the last one in the ISR is down: it may recover from an older checkpoint.
+        left = seen.left or int(broker) not in facts.isr or facts.leader == UNKNOWN
         replicas[broker] = seen if left == seen.left else replace(seen, left=left)
-    return replace(state, placement=facts, replicas=replicas)
+    marks = {key: each for key, each in state.marks.items() if not _is_moot(key, each, facts)}
+    return replace(state, placement=facts, replicas=replicas, marks=marks)
+
+
+def _is_moot(key: str, mark: tuple[int, ...], facts: Placement) -> bool:
+    """Whether a suspicion about a broker was observed once, and cannot be observed again outside the ISR."""
+    _, _, place = key.partition("/")
+    broker = place.partition("/")[0]
+    return broker.isdecimal() and len(mark) <= 2 and mark[0] != 2 and int(broker) not in facts.isr
 
 
 def _replica(state: SubjectState, facts: Replica, time_ms: int) -> SubjectState:

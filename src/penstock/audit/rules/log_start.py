@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 UNEXPLAINED = "log-start-unexplained"
 FALLS = "log-start-falls"
 DRIFT = "config-drift"
+# The share coordinator deletes what later records replace.
+PRUNED_BY_KAFKA = frozenset(("__share_group_state",))
 
 
 def log_start_falls(case: Case) -> Iterator[Finding]:
@@ -99,6 +101,8 @@ def _judge(case: Case, rise: Rise) -> Iterator[Finding]:
 
 def explanation(state: SubjectState, rise: Rise) -> str:
     """Why a rise was legal; empty if nothing explains it."""
+    if state.topic_name in PRUNED_BY_KAFKA:
+        return "pruned by its coordinator"
     for action in ("restore", "link"):
         if state.intends(action, rise.time_ms):
             return f"{action} in progress"

@@ -55,15 +55,15 @@ def acked_unreadable(case: Case) -> Iterator[Finding]:
     """The leader has every offset that was acknowledged with acks=all."""
     facts, state = case.facts, case.state
     assert isinstance(facts, Replica)
-    if not state.leads(facts.broker) or state.acked_ms + SLACK_MS >= case.time_ms:
+    if not state.leads(facts.broker):
         return
     if state.intends("restore", case.time_ms):
-        case.state = replace(state, acked_end=min(state.acked_end, facts.end))
+        case.state = state.known_end(facts.end)
         return
-    if case.confirmed(UNREADABLE, holds=facts.end < state.acked_end):
+    if case.confirmed(UNREADABLE, holds=facts.end < state.acked_by(case.time_ms)):
         first, last = facts.end, state.acked_end - 1
         case.unmark(UNREADABLE)
-        case.state = replace(case.state, acked_end=facts.end)
+        case.state = case.state.known_end(facts.end)
         if not case.state.is_known(first, last):
             case.report_loss(first, last)
             yield case.finding(

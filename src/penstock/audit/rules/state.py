@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 from penstock.model.durability import (
@@ -110,7 +110,8 @@ class SubjectState(Event):
     """What the rules know of one subject, after the events they have processed."""
 
     kind: ClassVar[str] = "audit-state"
-    minor: ClassVar[int] = 2  # `topic_deleted_ms`, `recreated`; `run` and `damaged` of scrubs
+    # 2: `topic_deleted_ms`, `recreated`; `run` and `damaged` of scrubs. 3: `acked_wait_…`, `acked_settled`
+    minor: ClassVar[int] = 3
     topic: ClassVar[str] = AUDIT_STATE_TOPIC
 
     cluster: str
@@ -130,6 +131,9 @@ class SubjectState(Event):
     legal_to: int = 0  # the log was seen to start here legally
     acked_end: int = 0  # behind the last offset acknowledged to acks=all
     acked_ms: int = 0
+    acked_wait_end: int = 0  # the same, as it was at `acked_wait_ms`
+    acked_wait_ms: int = 0
+    acked_settled: int = 0  # and before that
     acked_bytes: int = 0
     segments: Mapping[str, Tiered] = field(default_factory=dict)  # by segment id; those not deleted
     tier_bytes: int = 0  # of finished segments
@@ -156,6 +160,19 @@ class SubjectState(Event):
         if self.placement is not None:
             return self.placement.topic
         return self.subject.removeprefix(TOPIC) if self.subject.startswith(TOPIC) else ""
+
+    def acked_by(self, time_ms: int) -> int:
+        """Behind the last offset that was acknowledged long enough before a time."""
+        if time_ms - self.acked_ms > SLACK_MS:
+            return self.acked_end
+        return self.acked_wait_end if time_ms - self.acked_wait_ms > SLACK_MS else self.acked_settled
+
+    def known_end(self, end: int) -> SubjectState:
+        """What was acknowledged beyond an end is reported, or not expected any more."""
+        settled, waiting = min(self.acked_settled, end), min(self.acked_wait_end, end)
+        return replace(
+            self, acked_end=min(self.acked_end, end), acked_wait_end=waiting, acked_settled=settled
+        )
 
     @property
     def policy(self) -> Policy | None:

@@ -118,5 +118,14 @@ def test_only_an_open_finding_about_a_log_start_accuses_a_broker() -> None:
 
 def test_a_broker_is_restored_once_no_open_finding_accuses_it() -> None:
     resolved = replace(FINDING, state=FindingState.RESOLVED)
-    assert to_restore([FINDING], (1, 2)) == [2]
-    assert to_restore([resolved], (1, 2)) == [1, 2]
+    of_two = replace(resolved, id="4" * 16, evidence={"broker": 2})
+    assert to_restore([FINDING, of_two], (1, 2)) == [2]
+    assert to_restore([FINDING, resolved], (1,)) == []
+    assert to_restore([resolved, of_two], (1, 2)) == [1, 2]
+
+
+def test_a_broker_stays_demoted_while_its_finding_cannot_be_seen() -> None:
+    """It would lead again, and make the others delete what it lacks."""
+    assert to_restore([], (1,)) == []
+    assert to_restore([], (1,), off=True) == [1]
+    assert to_restore([FINDING], (1,), off=True) == []

@@ -170,6 +170,18 @@ def test_a_broker_is_restored_when_its_finding_is_resolved(monkeypatch: pytest.M
     assert one.demoted == frozenset()
 
 
+def test_a_broker_stays_demoted_while_no_finding_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the topic of findings were missing."""
+    one = Round(monkeypatch, HealingMode.ACT)
+    one()
+    one.findings = []
+
+    one()
+
+    assert one.demoted == {1}
+    assert [purpose for purpose, _ in one.plans] == ["demote"]
+
+
 @pytest.mark.parametrize(
     "other", [replace(STATE, topic_id=str(UUID(int=2))), replace(STATE, replicas=(2, 3))]
 )

@@ -85,9 +85,13 @@ class Verdict:
 
 def accused(finding: FindingRecord) -> int | None:
     """The broker whose replica lost the beginning of its log; None for any other finding."""
+    return accused_once(finding) if finding.is_open else None
+
+
+def accused_once(finding: FindingRecord) -> int | None:
+    """Also by a finding that operators have acknowledged or resolved."""
     broker = finding.evidence.get("broker")
-    accuses = finding.rule == UNEXPLAINED and finding.is_open and isinstance(broker, int)
-    return broker if accuses and isinstance(broker, int) else None
+    return broker if finding.rule == UNEXPLAINED and isinstance(broker, int) else None
 
 
 def decide(
@@ -114,10 +118,17 @@ def decide(
     return Verdict(Demotion(chosen, tuple(findings)), withheld)
 
 
-def to_restore(findings: Iterable[FindingRecord], demoted: Collection[int]) -> list[int]:
-    """Demoted brokers that no open finding accuses any more: an operator has resolved or acknowledged all."""
-    still = {accused(each) for each in findings}
-    return sorted(broker for broker in demoted if broker not in still)
+def to_restore(
+    findings: Iterable[FindingRecord], demoted: Collection[int], *, off: bool = False
+) -> list[int]:
+    """Demoted brokers whose findings an operator has resolved or acknowledged, all of them.
+
+    One that no finding accuses stays demoted: findings that cannot be seen show nothing, and a corrupt
+    replica that leads again makes the others delete their records. An operator who turns healing off, and
+    whose findings are gone, gets it back."""
+    every = list(findings)
+    still, handled = {accused(each) for each in every}, {accused_once(each) for each in every}
+    return sorted(broker for broker in demoted if broker not in still and (off or broker in handled))
 
 
 def _is_dangerous(suspect: Suspect) -> bool:

@@ -130,7 +130,7 @@ class HealingService:
             self._show(cluster, healing, chosen)
         elif chosen is not None:
             await self._demote(client, cluster, chosen)
-        for broker in to_restore(open_ones, demoted):
+        for broker in to_restore(findings, demoted, off=mode is HealingMode.OFF):
             await self._restore(client, cluster, seen, broker)
         for broker in demoted_by_healing(self._plane.registry, cluster):
             await self._move(client, cluster, Purpose.DEMOTE, partial(demotion, broker=broker))

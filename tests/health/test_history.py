@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.health import history
 from penstock.health.history import ProbeReader, ProbeWriter
+from penstock.health.slo import MINUTE_MS, Ledger
+from penstock.kafka.partition_log import FetchedRecords
 from penstock.model.errors.health import HistoryUnreadable, HistoryUnwritable
 from penstock.model.errors.wire import CallTimedOut
 from penstock.wire.records import Record, batches, records
 from tests.health.test_detector import probe
+from tests.health.test_slo import probe as slo_probe
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from penstock.kafka.admin.partitions import TopicPartition
     from penstock.kafka.client import Client
+    from penstock.model.events import HealthProbe
 
 
 class Broker:
@@ -66,6 +75,53 @@ async def test_a_reader_skips_what_it_does_not_understand() -> None:
     rows = [Record(0, 0, b"", probe(1).to_bytes()), Record(1, 0, b"", b"{}"), Record(2, 0, b"", None)]
     assert reader._parsed(rows) == [probe(1)]
     assert (reader.skipped, reader.caught_up) == (2, False)
+
+
+async def test_a_restart_gives_the_same_budget_however_probes_are_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of a fault are in another partition, which is read much faster."""
+    sent = [
+        slo_probe(minute, sequence, failed=minute in range(20, 60) and sequence == 1)
+        for minute in range(100)
+        for sequence in range(1, 5)
+    ]
+    expected = Ledger(0.999)
+    for each in sent:
+        expected.add(each)
+    logs = {0: [p for p in sent if p.succeeded], 1: [p for p in sent if not p.succeeded], 2: []}
+
+    async def read(_: object, partition: TopicPartition, position: int, **__: object) -> FetchedRecords:
+        await asyncio.sleep(0)
+        log = logs[partition.partition]
+        some = log[position : position + 30]
+        if not some and position == len(log) and reader.caught_up:
+            await asyncio.Event().wait()
+        rows = tuple(Record(0, 0, b"", each.to_bytes()) for each in some)
+        return FetchedRecords(rows, position + len(some), len(log))
+
+    async def start(*_: object) -> int:
+        return 0
+
+    ledger = Ledger(0.999)
+
+    def add(probes: Sequence[HealthProbe]) -> None:
+        for each in probes:
+            ledger.add(each)
+
+    reader = ProbeReader(cast("Client", None), add)
+    monkeypatch.setattr(history, "read", read)
+    monkeypatch.setattr(reader, "_start", start)
+    task = asyncio.create_task(reader.run(0))
+
+    async def caught_up() -> bool:
+        return reader.caught_up
+
+    await eventually(caught_up)
+    task.cancel()
+
+    assert ledger.window(100 * MINUTE_MS, 100) == expected.window(100 * MINUTE_MS, 100)
+    assert ledger.failures == expected.failures
 
 
 async def test_a_directory_is_probed_by_a_child_that_may_hang(tmp_path: Any) -> None:

@@ -55,6 +55,7 @@ LOST_SECONDS: Final = 20.0  # from the acknowledgement until an undelivered reco
 LAYOUT_SECONDS: Final = 2.0  # between two looks at leaders and brokers
 CALLS_SECONDS: Final = 1.0  # between two requests without data to a broker
 SELF_SECONDS: Final = 1.0
+STALL_SECONDS: Final = 1.0  # of the checker; what was due or under way meanwhile shows nothing
 DIRECTORY_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 60.0
 FETCH_WAIT_MS: Final = 1000
@@ -84,6 +85,7 @@ class ProbedCluster:
 class CheckerCounts:
     due: int = 0
     sent: int = 0
+    disturbed: int = 0  # whose result its own stall falsifies
     lost: int = 0
     duplicates: int = 0
     stalls: int = 0
@@ -126,6 +128,9 @@ class Checker:
         self._consumers: dict[tuple[ProbeRole, int], asyncio.Task[None]] = {}
         self._stale = asyncio.Event()  # leaders have changed
         self._lateness = 0.0  # the worst since the last report
+        self._stalled_until = float("-inf")  # when its loop last stalled, monotonic
+        self._wakes_at = float("inf")  # when the next probe is due
+        self._first: dict[tuple[ProbeRole, int], int] = {}  # where consumers began to read
         self._wall = time.time() - time.monotonic()  # what the clock is ahead of the steady one
 
     # Running
@@ -193,7 +198,9 @@ class Checker:
 
     async def _send_probes(self) -> None:
         start, last, brokers = time.monotonic(), 0.0, self.layout.brokers
+        self._wakes_at = start
         while True:
+            self._notice_stall()
             if brokers != self.layout.brokers:
                 start, last, brokers = time.monotonic(), 0.0, self.layout.brokers
             now = time.monotonic() - start
@@ -204,13 +211,17 @@ class Checker:
                 self._lateness = max(self._lateness, late)
                 self.counts.schedule_errors.append(late)
                 del self.counts.schedule_errors[:-10_000]
+                if self._is_disturbed(start + due.at):
+                    continue
                 if self._pending[due.broker] < PENDING_MAX:
                     self._start(self._probe(due, start + due.at))
                 else:
                     self._give_up(due, start + due.at)
             last = now
             pause = INTERVAL_SECONDS / max(1, len(brokers))
-            await asyncio.sleep(max(0.001, pause - (time.monotonic() - start) % pause))
+            pause = max(0.001, pause - (time.monotonic() - start) % pause)
+            self._wakes_at = time.monotonic() + pause
+            await asyncio.sleep(pause)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -223,6 +234,19 @@ class Checker:
         for probe in (Probe.PRODUCE, Probe.CONSUME):
             number = self._sequences[due.role, due.broker]
             self._emit(due.broker, due.role, probe, at, number, "NOT_SENT", self._leader(due))
+
+    def _notice_stall(self) -> None:
+        """Whichever task runs first after a stall notices it."""
+        now = time.monotonic()
+        if now - self._wakes_at > STALL_SECONDS:
+            self._stalled_until = now
+
+    def _is_disturbed(self, at: float) -> bool:
+        """Whether the checker stalled since a probe was due: then its latency and its failure are its own."""
+        self._notice_stall()
+        disturbed = at <= self._stalled_until
+        self.counts.disturbed += disturbed
+        return disturbed
 
     def _leader(self, due: Due) -> int:
         return self.layout.leaders.get((due.role, self.layout.numbers.get(due.broker, -1)), -1)
@@ -243,12 +267,14 @@ class Checker:
         try:
             self.counts.sent += 1
             error = await self._produce(due, number, sequence, leader, expected)
-            if self.refused:
+            if self.refused or self._is_disturbed(at):
                 return
             self._emit(due.broker, due.role, Probe.PRODUCE, at, sequence, error, leader)
             arrived: float | None = None
             if not error:
                 error, arrived = await self._delivery(key, expected)
+                if self._is_unread(key[:2], expected.offset) or self._is_disturbed(at):
+                    return
             self._emit(due.broker, due.role, Probe.CONSUME, at, sequence, error, leader, arrived=arrived)
         finally:
             waiting.cancel()
@@ -291,11 +317,15 @@ class Checker:
         await asyncio.wait({expected.delivered}, timeout=LOST_SECONDS)
         if expected.delivered.done():
             return "", expected.delivered.result()
-        if self._positions.get(key[:2], -1) > expected.offset:
+        if self._positions.get(key[:2], -1) > expected.offset >= self._first.get(key[:2], 0):
             self.counts.lost += 1
             log.error("acknowledged record lost", partition=key[1], role=str(key[0]), offset=expected.offset)
             return "LOST", None
         return "TIMED_OUT", None
+
+    def _is_unread(self, place: tuple[ProbeRole, int], offset: int) -> bool:
+        """Whether the consumer began behind a record: it shows nothing about its delivery."""
+        return offset < self._first.get(place, 0)
 
     async def _consume(self, role: ProbeRole, number: int) -> None:
         partition = TopicPartition(TOPICS[role], number)
@@ -306,6 +336,7 @@ class Checker:
                 async with asyncio.timeout(PROBE_SECONDS_MAX):
                     if position is None:
                         position = (await bounds(self.outer, partition))[1]
+                        self._first[role, number] = self._positions[role, number] = position
                     chunk = await read(
                         self.outer, partition, position, wait_ms=FETCH_WAIT_MS, lane=f"fetch-{role}-{number}"
                     )

@@ -3,12 +3,16 @@
 Probes are written to whichever partition works: one whose leader is the sick broker is avoided for a while,
 so that a broker's fault does not hide its own evidence. Readers read all partitions. Acknowledgement by the
 leader suffices: after a failover some probes are missing, and missing evidence is unknown.
+
+A reader that starts gets the history of all partitions about in order of time: error budgets are computed
+minute by minute, and a probe of a minute that is closed does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -27,6 +31,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.errors.health import HistoryUnreadable, HistoryUnwritable
 from penstock.model.errors.wire import OffsetOutOfRange
 from penstock.model.events import HealthProbe
+from penstock.timed_wait import wait_at_most
 from penstock.wire.compression import Compression
 from penstock.wire.records import Record, write
 
@@ -46,6 +51,8 @@ WAIT_MS: Final = 500
 READ_SECONDS_MAX: Final = 4.0
 PAUSE_SECONDS: Final = 0.5
 RECORDS_PER_STEP: Final = 2_000  # parsed between two looks at other work
+AHEAD_MS_MAX: Final = 5 * 60 * 1000  # of one partition before the others, while they are read from the start
+WAITS_SECONDS_MAX: Final = 60.0  # for a partition that cannot be read
 
 log = structlog.get_logger("penstock.health")
 
@@ -150,6 +157,8 @@ class ProbeReader:
         self._client = client
         self._on_probes = on_probes
         self._caught_up = [asyncio.Event() for _ in range(PARTITIONS)]
+        self._reached = [0.0] * PARTITIONS  # the time of the last probe that each has delivered
+        self._moved = asyncio.Event()  # one of them
         self.last_error = ""
         self.skipped = 0  # records that could not be read
 
@@ -173,11 +182,13 @@ class ProbeReader:
                 async with asyncio.timeout(READ_SECONDS_MAX):
                     chunk = await read(self._client, partition, position, wait_ms=WAIT_MS, lane=lane)
                 for first in range(0, len(chunk.records), RECORDS_PER_STEP):
-                    self._on_probes(self._parsed(chunk.records[first : first + RECORDS_PER_STEP]))
+                    some = self._parsed(chunk.records[first : first + RECORDS_PER_STEP])
+                    await self._deliver(partition.partition, some)
                     await asyncio.sleep(0)
                 position, self.last_error = chunk.position, ""
                 if chunk.caught_up:
                     self._caught_up[partition.partition].set()
+                    self._reach(partition.partition, math.inf)
             except OffsetOutOfRange:
                 position = None
             except (PenstockError, TimeoutError) as failure:
@@ -186,7 +197,30 @@ class ProbeReader:
                     unreadable = HistoryUnreadable(reason=reason)
                     log.warning("probes not read", **{key_names.ERROR: str(unreadable)})
                 self.last_error = reason
+                self._reach(partition.partition, math.inf)  # the others do not wait for it
                 await self._find_leader(partition)
+
+    async def _deliver(self, number: int, probes: Sequence[HealthProbe]) -> None:
+        """In steps: none of them is much later than what the other partitions have delivered."""
+        while probes and not self._caught_up[number].is_set():
+            limit_ms = min(self._reached[:number] + self._reached[number + 1 :]) + AHEAD_MS_MAX
+            count = next((n for n, each in enumerate(probes) if each.time_ms > limit_ms), len(probes))
+            if count:
+                self._on_probes(probes[:count])
+                self._reach(number, probes[count - 1].time_ms)
+                probes = probes[count:]
+                continue
+            # The others must see how far this one is, or each would wait for another.
+            self._reach(number, probes[0].time_ms)
+            self._moved.clear()
+            if not await wait_at_most(self._moved, WAITS_SECONDS_MAX):
+                break
+        if probes:
+            self._on_probes(probes)
+
+    def _reach(self, number: int, time_ms: float) -> None:
+        self._reached[number] = time_ms
+        self._moved.set()
 
     async def _find_leader(self, partition: TopicPartition) -> None:
         """The leader may be the broker that hangs: then another has been elected."""

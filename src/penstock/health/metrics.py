@@ -37,6 +37,7 @@ class CheckerMetrics:
             counts, cluster = checker.counts, checker.target.id
             samples.add("probes_due", counts.due, cluster)
             samples.add("probes_sent", counts.sent, cluster)
+            samples.add("probes_disturbed", counts.disturbed, cluster)
             samples.add("probes_lost", counts.lost, cluster)
             samples.add("probe_duplicates", counts.duplicates, cluster)
             samples.add("probes_unwritten", checker.writer.waiting, cluster)

@@ -132,6 +132,11 @@ def platform_alerts() -> Iterator[Alert]:
         "PenstockDurabilityFinding", f"max by (cluster, rule) ({findings}) > 0", "0m", "page",
         "The durability audit of {{ $labels.cluster }} has findings of rule {{ $labels.rule }}.", "audit.md",
     )  # fmt: skip
+    active, age = metric(AUDIT, "active"), metric(AUDIT, "collector_age_seconds")
+    yield Alert(
+        "PenstockAuditSilent", f"max by (cluster) ({active}) < 1 or max by (cluster) ({age}) > 60",
+        "2m", "page", "Nothing audits the durability of {{ $labels.cluster }}.", "audit.md",
+    )  # fmt: skip
     yield Alert(
         "PenstockNodeRestarts", f"increase({metric(FLEET, 'node_restarts')}[1h]) > 3", "0m", "ticket",
         "Node {{ $labels.node }} is restarted again and again.", "failures.md",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -17,12 +18,15 @@ from penstock.audit.metadata_history import MetadataHistory, is_resolvable
 from penstock.audit.rules.state import INTENT_MS, SubjectState
 from penstock.audit.service import Auditor
 from penstock.audit.topic_ids import id_text
+from penstock.kafka import quorum
+from penstock.kafka.admin import configs
 from penstock.model.durability import (
     EVERY_TOPIC,
     Deleted,
     Intent,
     LogEvent,
     Policy,
+    Removed,
     Topic,
     named_subject,
     partition_subject,
@@ -234,18 +238,21 @@ async def test_what_is_observed_comes_after_its_intent(monkeypatch: pytest.Monke
     async def nothing(*_: object) -> list[Any]:
         return []
 
-    async def fold_(*_: object) -> None:
+    async def read_events() -> dict[str, Any]:
         now_ns = one.positions.time_ms * 1_000_000
-        if not written:
-            one._intents += events_of(intents.config_change(["orders", "later"], "link west"), now_ns)
+        one._intents += events_of(intents.config_change(["orders", "later"], "link west"), now_ns)
+        return {}
 
-    async def write(_: object, observations: list[Observation]) -> None:
-        written.extend(observations)
+    async def fold_(*_: object) -> None:
+        assert written, "judged before its intent was written"
+
+    async def write(_: object, early: list[tuple[int, Observation]], then: list[Observation]) -> None:
+        written.extend([each for _, each in early] + then)
 
     one._now_ms()
     for name, fake in (
         ("_metadata", metadata_log), ("_read_topic", nothing), ("_sweep", nothing), ("_fold", fold_),
-        ("_write", write),
+        ("_write", write), ("_read_events", read_events), ("_publish", nothing),
     ):  # fmt: skip
         monkeypatch.setattr(one, name, fake)
     monkeypatch.setattr(GroupCollector, "collect", nothing)
@@ -256,6 +263,58 @@ async def test_what_is_observed_comes_after_its_intent(monkeypatch: pytest.Monke
     kinds = [(subject, type(facts).__name__) for subject, facts in written]
     assert kinds[:3] == [("topic/orders", "Intent"), (SUBJECT, "Intent"), (SUBJECT, "Policy")]
     assert [each.subject for each in one._intents] == [named_subject("later")]
+
+
+def after_takeover(intent_ms: int) -> list[str]:
+    """An auditor saw a rise and died. Its successor reads the intent of the deletion a minute later."""
+    one = auditor()
+    history = History().sweep(start=0, end=900, kept_offset=0).sweep(start=400, end=900)
+    one.engine.fold(replace(each, subject=SUBJECT) for each in history.events)
+    one._written_ms = history.now_ms
+    now_ms = history.now_ms + 60_000
+    one._now_ms = lambda: now_ms  # type: ignore[method-assign]  # the clock of a test
+    deleted = named_subject("orders", 0), Deleted(400, "sa-1")
+    one._intents = events_of([deleted], (history.now_ms + intent_ms) * 1_000_000)
+    for time_ms, (subject, facts) in one._resolve_intents():
+        one.engine.fold([event(len(history.events), time_ms, facts, subject=subject)])
+    return [each.rule for each in one.engine.advance(now_ms)]
+
+
+def test_an_intent_that_is_read_after_a_takeover_explains_what_the_last_auditor_saw() -> None:
+    assert after_takeover(1_000) == []
+
+
+def test_a_later_deletion_does_not_explain_what_the_last_auditor_saw() -> None:
+    assert after_takeover(30_000) == ["log-start-unexplained"]
+
+
+async def test_what_happened_between_two_terms_is_written_behind_its_intents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Judging it before would report it: it happened while nothing was read."""
+    one = auditor()
+    chunk = SimpleNamespace(records=(), next_offset=5, high_watermark=5, is_snapshot=True)
+    one.positions.metadata = 3
+
+    async def read(*_: object) -> Any:
+        return chunk
+
+    async def described(_: object, resources: list[Any], **_more: object) -> dict[Any, Any]:
+        return {each: {} for each in resources}
+
+    async def cluster(**_: object) -> Any:
+        return SimpleNamespace(id="k", nodes={1: None})
+
+    monkeypatch.setattr(quorum, "read", read)
+    monkeypatch.setattr(configs, "describe", described)
+    one._client = cast("Any", SimpleNamespace(cluster=cluster))
+    gone = SubjectState("pkc-000000", "partition/old/0", placement=PLACEMENT)
+    one.engine.states = {gone.key: gone}
+
+    missed = await one._catch_up(cast("Any", None))
+
+    assert missed == [("partition/old/0", Removed())], "a snapshot lacks what was deleted"
+    assert one.history.partitions == {}
 
 
 async def test_intents_that_wait_survive_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:

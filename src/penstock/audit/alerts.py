@@ -34,6 +34,11 @@ NOT_ENDED: Final = "0001-01-01T00:00:00Z"  # Alertmanager's value
 log = structlog.get_logger("penstock.audit")
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """None: urllib raises HTTPError, which is an OSError."""
+
+
 @dataclass(frozen=True, slots=True)
 class Webhook:
     url: str
@@ -53,9 +58,10 @@ class Webhook:
         return True
 
     def _post(self, body: bytes) -> None:
+        """Redirects are failures: the signature is for one receiver."""
         headers = {"Content-Type": "application/json", SIGNATURE_HEADER: signature(self.secret, body)}
         request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - the operator's own address
-        with urllib.request.urlopen(request, timeout=SEND_SECONDS) as response:  # noqa: S310 - as above
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=SEND_SECONDS) as response:
             response.read()
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.metric_families import Samples
+from penstock.model.durability import Severity
 from penstock.model.metric_catalogue import AUDIT
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class AuditMetrics:
             samples.add("active", float(auditor.active), name)
             samples.add("events", auditor.events_written, name)
             samples.add("folded", auditor.engine.events, name)
+            samples.add("unreadable", auditor.unreadable, name)
             if not auditor.active:
                 continue
             samples.add("subjects", len(auditor.engine.states), name)
@@ -40,7 +42,8 @@ class AuditMetrics:
             if oldest_ms is not None:
                 samples.add("scrub_age_seconds", time.time() - oldest_ms / 1000, name)
             findings = auditor.current_findings()
-            open_ = Counter(each.rule for each in findings if each.is_open)
+            alarming = (each for each in findings if each.severity is not Severity.INFO)
+            open_ = Counter(each.rule for each in alarming if each.is_open)
             for rule, count in open_.items():
                 samples.add("findings_open", count, name, rule)
         return iter(samples)

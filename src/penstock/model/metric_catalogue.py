@@ -258,6 +258,7 @@ HEALTH: Final = _table(
     ("probe_failures", C, "probes", (CLUSTER, ROLE, PROBE_ERROR), "Probes that failed."),
     ("probes_due", C, "probes", (CLUSTER,), "Probes that were due."),
     ("probes_sent", C, "probes", (CLUSTER,), "Probes that were sent."),
+    ("probes_disturbed", C, "probes", (CLUSTER,), "Probes without a result, as the checker itself stalled."),
     ("probes_lost", C, "records", (CLUSTER,), "Records that were acknowledged and not delivered."),
     ("probe_duplicates", C, "records", (CLUSTER,), "Records that were delivered more than once."),
     ("probes_unwritten", G, "probes", (CLUSTER,), "Results that wait to be written."),
@@ -272,8 +273,8 @@ HEALTH: Final = _table(
     buckets={"probe_seconds": (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)},
 )  # fmt: skip
 HEALTH_CHECKER: Final = HEALTH.part(
-    "probe_failures", "probes_due", "probes_sent", "probes_lost", "probe_duplicates", "probes_unwritten",
-    "checker_stalled",
+    "probe_failures", "probes_due", "probes_sent", "probes_disturbed", "probes_lost", "probe_duplicates",
+    "probes_unwritten", "checker_stalled",
 )  # fmt: skip
 HEALTH_CONTROL: Final = HEALTH.part(
     "state", "budget_ratio", "burn_ratio", "actions", "detect_seconds", "incidents"
@@ -284,8 +285,9 @@ AUDIT: Final = _table(
     ("active", G, "", (CLUSTER,), "1 while this process is the active auditor."),
     ("events", C, "events", (CLUSTER,), "Events written to `_penstock.durability`."),
     ("folded", C, "events", (CLUSTER,), "Events that the rules have processed."),
+    ("unreadable", C, "records", (CLUSTER,), "Records of `_penstock.durability` that are no events."),
     ("subjects", G, "subjects", (CLUSTER,), "Partitions, topics, brokers and collectors with a state."),
-    ("findings_open", G, "findings", (CLUSTER, AUDIT_RULE), "Findings that are not acknowledged."),
+    ("findings_open", G, "findings", (CLUSTER, AUDIT_RULE), "Open findings; not those that only inform."),
     ("dropped", G, "suspicions", (CLUSTER,), "Suspicions that a second observation resolved."),
     ("unseen_partitions", G, "partitions", (CLUSTER,), "Partitions without any replica that responded."),
     ("collector_age_seconds", G, "seconds", (CLUSTER,), "Time since everything was last collected."),

@@ -55,6 +55,7 @@ class Cluster:
     starts: Counter[TopicPartition] = field(default_factory=Counter)
     external: frozenset[TopicPartition] = frozenset()
     unfit: dict[TopicPartition, str] = field(default_factory=dict)
+    hold: str = ""
 
     @classmethod
     def before(cls, *moves: PlannedMove) -> Cluster:
@@ -67,7 +68,7 @@ class Cluster:
 
     def seen(self) -> Observation:
         moving = frozenset({key for key, each in self.partitions.items() if each.reassigning} | self.external)
-        return Observation(self.partitions, self.alive, moving, self.health, self.unfit)
+        return Observation(self.partitions, self.alive, moving, self.health, self.unfit, self.hold)
 
     def round(self, *works: Work, seconds: float = 1.0) -> Round:
         self.now += seconds
@@ -330,6 +331,46 @@ def test_work_that_stops_cancels_what_is_copied_and_drops_the_rest() -> None:
     last = cluster.round(Work(moves, stopping=True))
 
     assert statuses(last) == [Status.DONE, Status.DROPPED, Status.DROPPED]
+
+
+def test_work_that_stops_ends_whatever_other_clients_and_brokers_do() -> None:
+    theirs, placed = move(), move(1, after=(1, 0))
+    cluster = Cluster.before(theirs, placed)
+    cluster.round(Work([placed]))
+    cluster.reassign(("orders", 0), (6, 1))  # by another client, and it never ends
+    cluster.partitions["orders", 1] = replace(cluster.partitions["orders", 1], isr=(0,))  # cannot lead
+
+    last = cluster.round(Work([theirs, placed], stopping=True))
+
+    assert statuses(last) == [Status.DROPPED, Status.DONE]
+    assert "another client" in last.standings[0][0].reason
+
+
+def test_during_a_roll_no_copy_starts_and_leadership_moves() -> None:
+    copied, handed = move(), move(1, after=(1, 0))
+    cluster = Cluster.before(copied, handed)
+    cluster.hold = "a roll is under way"
+
+    held = cluster.round(Work([copied, handed]))
+    cluster.round(Work([copied, handed]))
+    cluster.hold = ""
+
+    assert held.start == (handed,)
+    assert cluster.partitions["orders", 1].leader == 1
+    assert cluster.round(Work([copied, handed])).start == (copied,)
+
+
+def test_a_broker_that_restarts_slowly_during_a_roll_is_not_dead() -> None:
+    work = Work([move()])
+    cluster = Cluster.before(move())
+    cluster.round(work)
+    cluster.hold, cluster.alive = "a roll is under way", cluster.alive - {2}
+    cluster.round(work)
+
+    later = cluster.round(work, seconds=2 * DEAD_SECONDS)
+
+    assert not later.cancel
+    assert statuses(later) == [Status.COPYING]
 
 
 def test_undoing_restores_every_partition() -> None:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from penstock.balance.plan_document import Origin, PlanDocument, PlannedMove, PlanState, new_document
 from penstock.control.load.plan_service import PlanService
+
+if TYPE_CHECKING:
+    from penstock.balance.plan_document import PlanHeader
+    from penstock.balance.plan_job import PlanJob
+
+NOW_MS = int(time.time() * 1000)
+COPY = PlannedMove("orders", "t1", 0, (1, 2), (3, 2))
+HANDOVER = PlannedMove("orders", "t1", 0, (1, 2), (2, 1))
 
 
 class Store:
@@ -49,3 +60,75 @@ async def test_a_term_ends_although_a_plan_changes_at_that_moment() -> None:
     done, _ = await asyncio.wait([running], timeout=10)
     assert done
     assert running.cancelled()
+
+
+@dataclass
+class Running:
+    """A service with one plan that runs, whose moves succeed after some failures."""
+
+    move: PlannedMove
+    failures: list[Exception] = field(default_factory=list)
+    obstacle: str = ""
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        document = new_document([self.move], Origin("plan-1", "pkc-1", 0, "test", "balance"))
+        self.store = Store()
+        self.document = PlanDocument(document.header.started(NOW_MS), document.moves)
+        self.store.documents.headers["plan-1"] = self.document.header
+        cast("Any", self.store).need = lambda _: self.document
+        clusters = SimpleNamespace(known=(), has=lambda _: True)
+        everything = (self.store, self, clusters, lambda _: self)
+        self.service = PlanService(
+            *cast("tuple[Any, Any, Any, Any]", everything), obstacle=lambda _: self.obstacle
+        )
+
+    async def init(self) -> None:
+        """As a writer."""
+
+    async def put(self, header: PlanHeader) -> None:
+        self.document = PlanDocument(header, self.document.moves)
+        self.store.documents.headers["plan-1"] = header
+        self.store.set()
+
+    async def run(self, job: PlanJob) -> None:
+        """As an executor."""
+        self.runs += 1
+        if self.failures:
+            raise self.failures.pop()
+
+    async def until(self, state: PlanState) -> None:
+        running = asyncio.create_task(self.service.run())
+        async with asyncio.timeout(30):
+            while self.document.header.state is not state:
+                assert not running.done()
+                await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_a_defect_of_one_plan_does_not_end_the_control_plane() -> None:
+    plan = Running(COPY, [KeyError("orders")])
+
+    await plan.until(PlanState.DONE)
+
+    assert plan.runs == 2
+
+
+async def test_during_a_roll_only_plans_begin_that_copy_nothing() -> None:
+    copies = Running(COPY, obstacle="a roll is under way")
+    running = asyncio.create_task(copies.service.run())
+    await copies.store.waited_for.wait()
+    assert copies.runs == 0
+    assert copies.document.header.progress.waiting == "a roll is under way"
+    running.cancel()
+    await asyncio.wait([running])
+
+    await Running(HANDOVER, obstacle="a roll is under way").until(PlanState.DONE)
+
+
+async def test_a_plan_can_be_cancelled_during_a_roll() -> None:
+    plan = Running(COPY, obstacle="a roll is under way")
+    await plan.put(plan.document.header.cancelled(NOW_MS, roll_back=False))
+
+    await plan.until(PlanState.CANCELLED)

@@ -30,19 +30,22 @@ TOPICS_MAX: Final = 500  # of which the minimum of in-sync replicas is read in o
 async def observe(client: Client, names: Collection[str] | None = None) -> Observation:
     """Partitions of these topics, or of all; live brokers; and every reassignment under way.
 
-    Mirrors that a link's shadow leads are left out, as the shadow is: their link places them."""
+    Mirrors that a link's shadow leads are listed apart, without the shadow: their link places them."""
     cluster = await client.cluster(refresh=True)
     before = await reassignments.under_way(client)
     described = await topics.describe(client, None if names is None else sorted(names))
     # Listed before and after: a topic description does not show whether a reassignment is running.
     moving = {**before, **await reassignments.under_way(client)}
-    partitions: dict[tuple[str, int], PartitionState] = {
-        TopicPartition(name, p.index): _state(topic, p, moving.get(TopicPartition(name, p.index)))
-        for name, topic in _existing(described).items()
-        for p in topic.partitions
-        if not any(map(is_shadow, p.replicas))
-    }
-    return Observation(partitions, frozenset(cluster.real_nodes), frozenset(moving))
+    partitions: dict[tuple[str, int], PartitionState] = {}
+    mirrors: dict[tuple[str, int], tuple[int, ...]] = {}
+    for name, topic in _existing(described).items():
+        for p in topic.partitions:
+            key = TopicPartition(name, p.index)
+            if any(map(is_shadow, p.replicas)):
+                mirrors[key] = tuple(broker for broker in p.replicas if not is_shadow(broker))
+            else:
+                partitions[key] = _state(topic, p, moving.get(key))
+    return Observation(partitions, frozenset(cluster.real_nodes), frozenset(moving), mirrors=mirrors)
 
 
 async def with_sizes(

@@ -34,7 +34,7 @@ from penstock.model.ids import tenant_prefix
 from penstock.timed_wait import wait_at_most
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from penstock.balance.executing import Observation, PartitionState, Round, Standing, Work
     from penstock.balance.plan_document import PlannedMove
@@ -90,7 +90,10 @@ class Job(Protocol):
 
 
 class Executor:
-    """Runs the jobs of one cluster. `slow` returns what is slow, in words, or nothing."""
+    """Runs the jobs of one cluster.
+
+    `slow` returns what is slow, in words, or nothing. `hold` returns why no copy may start now, or nothing.
+    """
 
     def __init__(
         self,
@@ -98,11 +101,13 @@ class Executor:
         *,
         budget: Budget | None = None,
         slow: Callable[[], str] = lambda: "",
+        hold: Callable[[], str] = lambda: "",
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._client = client
         self.budget = budget or Budget()
         self._slow = slow
+        self._hold = hold
         self._poll_seconds = poll_seconds
         self._jobs: dict[Job, asyncio.Future[None]] = {}
         self._rounds: asyncio.Task[None] | None = None
@@ -110,7 +115,8 @@ class Executor:
         self.memory = Memory()
         self._health, self._health_time = Health(), float("-inf")
         self._rated: dict[int, str] = {}  # brokers with a rate, as set by this executor
-        self._alive: frozenset[int] = frozenset()  # when rates were last removed
+        self._unrated: frozenset[int] = frozenset()  # brokers without a rate of the platform
+        self._changing_rates = asyncio.Lock()
 
     @property
     def busy(self) -> bool:
@@ -125,6 +131,9 @@ class Executor:
             self._rounds = asyncio.create_task(self._run_rounds())
         try:
             await done
+        except BaseException:
+            self._unrated = frozenset()  # its rates are left: `tidy` removes them if it does not run again
+            raise
         finally:
             self._jobs.pop(job, None)
             self._wake.set()
@@ -148,14 +157,16 @@ class Executor:
         return job.progress
 
     async def tidy(self, alive: frozenset[int]) -> None:
-        """Removes rates that a crash left behind, or that a broker kept which died during a move.
+        """Removes rates that a crash or a failed job left behind, or that a broker kept which died meanwhile.
 
-        Does something if brokers came since the last call and nothing runs.
+        Does something if there may be such rates and nothing runs.
         """
-        if alive <= self._alive or self.busy:
-            return
-        silent = await throttle.remove_rates(self._client, alive - self._alive)
-        self._alive = alive - silent
+        async with self._changing_rates:
+            if alive <= self._unrated or self.busy:
+                return
+            self._rated.clear()
+            silent = await throttle.remove_rates(self._client, alive - self._unrated)
+            self._unrated = alive - silent
 
     # Rounds
 
@@ -203,13 +214,16 @@ class Executor:
             log.warning("replicas not elected", partitions=len(unfit), error=next(iter(unfit.values())))
             seen = replace(seen, unfit=unfit)
             round_ = decide(list(works.values()), seen, self.budget, self.memory, now)
-        self.memory = round_.memory
+        # What starts now is remembered once Kafka has accepted it.
+        starting = {(move.topic, move.partition) for move in round_.start}
+        started = {key: at for key, at in round_.memory.started.items() if key not in starting}
+        self.memory = replace(round_.memory, started=started)
         if round_.cancel:
             await self._cancel(round_)
         if round_.start:
             await self._start(works, seen, round_)
-        elif self._rated:
-            await self._set_rates(works, set(self._rated) & seen.alive)
+        else:
+            await self._set_rates(works, _brokers(_copying(works, seen, round_)), seen.alive)
         if round_.elect:
             # A replica that cannot lead yet is elected in a later round.
             await reassignments.elect(self._client, [TopicPartition(*key) for key in round_.elect])
@@ -229,27 +243,28 @@ class Executor:
             self._health_time = now
         for job in jobs:
             seen = await with_sizes(self._client, seen, job.sized(seen))
-        return replace(seen, health=self._health)
+        return replace(seen, health=self._health, hold=self._hold())
 
     # Acting
 
     async def _start(self, works: Mapping[Job, Work], seen: Observation, round_: Round) -> None:
         """Throttles, then starts; what Kafka refuses is reported to its job."""
-        copying = [m for m in _copying(works, round_) if (m.topic, m.partition) in seen.under_way]
-        moving = [*copying, *round_.start]
+        moving = [*_copying(works, seen, round_), *round_.start]
         topics = {move.topic for move in round_.start}
         await self._throttle(works, [move for move in moving if move.topic in topics], seen)
-        brokers = {b for move in moving for b in (*move.before, *move.after)} & seen.alive
-        await self._set_rates(works, brokers | set(self._rated) & seen.alive)
+        await self._set_rates(works, _brokers(moving), seen.alive)
         reach(THROTTLED)
         targets = {TopicPartition(m.topic, m.partition): list(m.after) for m in round_.start}
         results = await reassignments.alter(self._client, targets, allow_replication_factor_change=False)
         reach(STARTED)
         errors = {tuple(key): error for key, error in results.items() if error is not None}
-        if errors:
-            started = {key: at for key, at in self.memory.started.items() if key not in errors}
-            self.memory = replace(self.memory, started=started)
-            self._refuse(works, {k: e for k, e in errors.items() if not e.retriable})
+        accepted = {
+            key: at
+            for key, at in round_.memory.started.items()
+            if key not in errors and TopicPartition(*key) in targets
+        }
+        self.memory = replace(self.memory, started={**self.memory.started, **accepted})
+        self._refuse(works, {k: e for k, e in errors.items() if not e.retriable})
 
     def _refuse(self, works: Mapping[Job, Work], errors: Mapping[tuple[object, ...], PenstockError]) -> None:
         for job, work in works.items():
@@ -277,14 +292,21 @@ class Executor:
         lists = {topic: throttle.throttled_replicas(rows) for topic, rows in by_topic.items()}
         await throttle.set_throttled(self._client, lists, _owned(works, lists))
 
-    async def _set_rates(self, works: Mapping[Job, Work], brokers: Collection[int]) -> None:
-        """The highest rate of all jobs, times the pace; set where it differs."""
+    async def _set_rates(
+        self, works: Mapping[Job, Work], moving: Collection[int], alive: frozenset[int]
+    ) -> None:
+        """The highest rate of all jobs, times the pace; set where it differs.
+
+        Also of what a predecessor started: its rates may have been removed since.
+        """
         rate = max((job.rate for job in works), default=RATE_DEFAULT) * self.memory.share
         value = throttle.marked_rate(rate)
+        brokers = {*moving, *self._rated} & alive
         changed = {broker for broker in brokers if self._rated.get(broker) != value}
         if changed:
-            silent = await throttle.set_rates(self._client, changed, rate)
-            self._rated |= dict.fromkeys(changed - silent, value)
+            async with self._changing_rates:
+                silent = await throttle.set_rates(self._client, changed, rate)
+                self._rated |= dict.fromkeys(changed - silent, value)
 
     async def _cancel(self, round_: Round) -> None:
         targets = {TopicPartition(*key): replicas for key, replicas in round_.cancel.items()}
@@ -315,8 +337,9 @@ class Executor:
         await throttle.set_throttled(self._client, {t: throttle.throttled_replicas([]) for t in owned}, owned)
         others = [other for other, done in self._jobs.items() if other is not job and not done.done()]
         if not others:
-            self._rated.clear()
-            self._alive = alive - await throttle.remove_rates(self._client, alive)
+            async with self._changing_rates:
+                self._rated.clear()
+                self._unrated = alive - await throttle.remove_rates(self._client, alive)
 
     def _end(self, job: Job, failure: PenstockError | None = None) -> None:
         done = self._jobs.pop(job, None)
@@ -414,13 +437,20 @@ def stall_reason(standings: Sequence[Standing]) -> str:
     return reasons[0] if reasons else "the cluster accepts reassignments but does not start them"
 
 
-def _copying(works: Mapping[Job, Work], round_: Round) -> list[PlannedMove]:
+def _copying(works: Mapping[Job, Work], seen: Observation, round_: Round) -> list[PlannedMove]:
+    """Moves whose reassignments are under way."""
     return [
         move
         for work, standings in zip(works.values(), round_.standings, strict=True)
         for move, standing in zip(work.moves, standings, strict=True)
         if standing.status is Status.COPYING
+        and (move.topic, move.partition) in seen.under_way
+        and (move.topic, move.partition) in seen.partitions
     ]
+
+
+def _brokers(moves: Iterable[PlannedMove]) -> set[int]:
+    return {broker for move in moves for broker in (*move.before, *move.after)}
 
 
 def _owned(jobs: Collection[Job], topics: Collection[str]) -> dict[str, set[int]]:

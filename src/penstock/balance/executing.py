@@ -16,6 +16,8 @@ continues correctly. It promises:
   decrease), and copies nothing while a partition is below its minimum of in-sync replicas, except for moves
   away from a dead broker, which repair that. Leaders still change: a sick one may be the cause.
 - A move to a broker that died is cancelled; a reassignment of another client is awaited or taken over.
+- During a roll no copy starts, and a broker that is away is restarting rather than dead.
+- Work that stops ends, whatever other clients and brokers do.
 """
 
 from __future__ import annotations
@@ -92,6 +94,10 @@ class Observation:
     unfit: Mapping[TopicPartition, str] = field(
         default_factory=dict
     )  # to be led by the preferred leader: why
+    hold: str = ""  # why no copy may start now, in words
+    mirrors: Mapping[TopicPartition, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # the brokers that hold partitions which a shadow leads: nothing here moves those
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +272,9 @@ class _Round:
         for move in _interleaved(waiting):
             if len(self.starts) >= limit:
                 break
-            if repairing_only and move.adding and not any(b not in self.seen.alive for b in move.before):
+            if self.seen.hold and move.adding:
+                self.waiting = self.seen.hold
+            elif repairing_only and move.adding and not any(b not in self.seen.alive for b in move.before):
                 topic, number = self.seen.health.under_min_isr[0]
                 self.waiting = f"{topic}-{number} is below its minimum of in-sync replicas"
             elif self._fits(move):
@@ -313,11 +321,14 @@ class _Round:
         if state.reassigning:
             if state.target == move.after or (work.undoing and state.target == move.before):
                 return Standing(Status.COPYING)
-            return Standing(Status.WAITING, f"another client is moving it to {list(state.target)}")
+            reason = f"another client is moving it to {list(state.target)}"
+            return Standing(Status.DROPPED if work.stopping else Status.WAITING, reason)
         if state.replicas == move.after:
             preferred = move.after[0]
             if state.leader == preferred or preferred in work.demoted or self._is_dead(preferred):
                 return Standing(Status.DONE)
+            if work.stopping:
+                return Standing(Status.DONE)  # leadership returns once its preferred leader is able
             if key in self.seen.unfit and not work.persistent:
                 return Standing(Status.DROPPED, self.seen.unfit[key])
             return Standing(Status.PLACED, f"{move.name} is not led by its preferred leader")
@@ -382,7 +393,8 @@ class _Round:
 
     def _is_dead(self, broker: int) -> bool:
         """Absent for so long that it is not just restarting."""
-        return self.now - self.memory.absent.get(broker, self.now) >= self.budget.dead_seconds
+        absent = self.now - self.memory.absent.get(broker, self.now)
+        return absent >= self.budget.dead_seconds and not self.seen.hold
 
     def _flows(self, move: PlannedMove, key: TopicPartition) -> Iterator[tuple[str, int, int]]:
         """Direction, broker and bytes of what a move makes brokers send and receive."""

@@ -89,8 +89,13 @@ class Effects:
         registry: Callable[[], Registry],
         provisioner: Provisioner | None,
         prepare: Callable[[ProvidedCluster], Awaitable[None]],
+        *,
+        hold: Callable[[str], str] = lambda cluster: "",
+        slow: Callable[[str], str] = lambda cluster: "",
     ) -> None:
+        """`hold` and `slow` of a physical cluster are those of its `Executor`."""
         self._clusters = clusters
+        self._hold, self._slow = hold, slow
         self._publishers = publishers
         self._registry = registry
         self._provisioner = provisioner
@@ -175,7 +180,11 @@ class Effects:
     def executor(self, cluster: str) -> Executor:
         """Everything that moves on a physical cluster goes through this one, and shares its budget."""
         if cluster not in self._executors:
-            self._executors[cluster] = Executor(self._clusters.client(cluster))
+            self._executors[cluster] = Executor(
+                self._clusters.client(cluster),
+                hold=partial(self._hold, cluster),
+                slow=partial(self._slow, cluster),
+            )
         return self._executors[cluster]
 
     def _cluster(self, operation: Operation) -> LogicalCluster:

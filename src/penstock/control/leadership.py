@@ -78,6 +78,7 @@ class LeadershipTerm:
         is_owner: Callable[[], bool],
         plans: PlanStore,
         rolls: RollSupport | None = None,
+        slow: Callable[[str], str] = lambda cluster: "",
     ) -> None:
         self._home = home
         self._clusters = clusters
@@ -100,7 +101,10 @@ class LeadershipTerm:
         self.incarnation = secrets.token_hex(4)
         self._group: asyncio.TaskGroup | None = None
         self.ready = asyncio.Event()
-        self.effects = Effects(clusters, self.publishers, registry, provisioner, self.add_cluster)
+        self.effects = Effects(
+            clusters, self.publishers, registry, provisioner, self.add_cluster,
+            hold=self._obstacle_to_plans, slow=slow,
+        )  # fmt: skip
         writer = PlanWriter(clusters.client(home.cluster), plans)
         self.plans = PlanService(
             plans, writer, clusters, self.effects.executor, is_owner, self._may_lead, self._obstacle_to_plans

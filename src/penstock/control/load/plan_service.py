@@ -1,7 +1,8 @@
 """Runs plans in the active control plane, and lets leaders return; all through the executor of each cluster.
 
 A plan that is running or cancelling is run by whichever control plane is active, from its document alone. A
-failure belongs to its plan: it is reported in the plan's progress, and the plan is tried again.
+failure belongs to its plan: it is reported in the plan's progress, and the plan is tried again. During a roll
+only plans begin that copy nothing: those by which health demotes a sick broker.
 """
 
 from __future__ import annotations
@@ -152,11 +153,23 @@ class PlanService:
             self._store.changed.clear()
             for header in list(self._store.documents.headers.values()):
                 active = header.state in (PlanState.RUNNING, PlanState.CANCELLING)
-                active = active and not self._obstacle(header.cluster)
-                if active and header.id not in self._jobs and self._clusters.has(header.cluster):
-                    job = self._jobs[header.id] = PlanJob(self._store.need(header.id))
-                    group.create_task(self._run_plan(job, group))
+                if not active or header.id in self._jobs or not self._clusters.has(header.cluster):
+                    continue
+                document = self._store.need(header.id)
+                copies = header.state is PlanState.RUNNING and any(move.adding for move in document.moves)
+                if copies and (obstacle := self._obstacle(header.cluster)):
+                    await self._note_waiting(header.id, obstacle)
+                    continue
+                job = self._jobs[header.id] = PlanJob(document)
+                group.create_task(self._run_plan(job, group))
             await wait_at_most(self._store.changed, OBSTACLE_SECONDS)  # what was in the way may have ended
+
+    async def _note_waiting(self, plan: str, reason: str) -> None:
+        """Why a plan that was run has not begun."""
+        async with self._lock:
+            header = self._store.need(plan).header
+            if header.state is PlanState.RUNNING and header.progress.waiting != reason:
+                await self._put(replace(header, progress=replace(header.progress, waiting=reason)))
 
     async def _run_plan(self, job: PlanJob, group: asyncio.TaskGroup) -> None:
         plan, attempt = job.header.id, 0
@@ -169,7 +182,11 @@ class PlanService:
                 attempt += 1
                 log.warning("plan interrupted", plan=plan, error=str(failure))
                 job.progress = replace(job.progress, waiting=str(failure))
-                await asyncio.sleep(BACKOFF.seconds(attempt))
+            except Exception as defect:  # it belongs to this plan: a successor would die of it, too
+                attempt += 1
+                log.exception("plan raised", plan=plan)
+                job.progress = replace(job.progress, waiting=f"{type(defect).__name__}: {defect}")
+            await asyncio.sleep(BACKOFF.seconds(attempt))
         async with self._lock:  # so the report is not in the middle of a transaction
             reporting.cancel()
             outcome = replace(job.outcome, changed_ms=_now_ms())
@@ -215,6 +232,8 @@ class PlanService:
                     since = await self._return_round(cluster, since)
             except PenstockError as failure:
                 log.warning("leaders not returned", cluster=cluster, error=str(failure))
+            except Exception:  # it belongs to this cluster, not to the control plane
+                log.exception("return of leaders raised", cluster=cluster)
             await asyncio.sleep(RETURN_SECONDS)
 
     async def _return_round(self, cluster: str, since: dict[int, float]) -> dict[int, float]:

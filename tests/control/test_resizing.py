@@ -15,10 +15,11 @@ from penstock.control.physical import local
 from penstock.control.physical.cluster_access import BrokerSelection, Clusters, ProvidedCluster
 from penstock.control.registration import registration
 from penstock.control.registry import Put
-from penstock.control.size import resizing
+from penstock.control.size import resize_steps, resizing
 from penstock.control.size.resize_steps import ResizeSteps, _progress, carries_share, holdings
 from penstock.control.size.resizer import Resizer
 from penstock.control.size.resizing import GrowRequest
+from penstock.control.step_outcome import Pending
 from penstock.fleet.credentials.passwords import PlatformKey
 from penstock.kafka.admin import brokers
 from penstock.kafka.admin.brokers import Description
@@ -48,6 +49,7 @@ from tests.control.in_memory_control import PHYSICAL, InMemoryControl, physical
 from tests.control.test_planning import BROKERS, GB, reading
 
 if TYPE_CHECKING:
+    from penstock.balance.executing import Observation
     from tests.control.in_memory_plane import Api
 
 NEW = [BrokerEndpoint(BrokerId(n), Zone("abc"[n % 3 - 1]), "127.0.0.1", 9000 + n) for n in (4, 5, 6)]
@@ -434,6 +436,41 @@ def test_holdings_count_replicas_that_are_still_being_added() -> None:
 
     assert holdings(seen, [6]) == {6: [("orders", 0)]}
     assert str(BrokerNotEmpty(broker=6, replicas=1, partition="orders-0")).startswith("broker 6 still has")
+
+
+def test_holdings_count_mirrors_that_only_their_link_can_move() -> None:
+    seen = replace(spread(6).seen, mirrors={("mirrored", 0): (5, 6)})
+
+    assert ("mirrored", 0) in holdings(seen, [6])[6]
+    assert ("mirrored", 0) not in holdings(seen, [1])[1]
+
+
+async def test_a_broker_whose_tenant_is_being_moved_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = InMemoryControl.with_cells(1, brokers_each=6)
+    operation = shrink(memory, 6)
+    cluster = memory.cluster("shop")
+    memory.registry.accept([Put(cluster.changed(2_000, moving_from="cell-2"))])
+    state = next(iter(spread(6).seen.partitions.values()))
+    seen: Observation = replace(
+        spread(6).seen, partitions={(f"{cluster.id}_orders", 0): replace(state, replicas=(6,))}
+    )
+
+    async def observed(_client: object) -> Observation:
+        return seen
+
+    class Plans:
+        async def latest(self, *_: object) -> None:
+            """No plan was made yet."""
+
+    monkeypatch.setattr(resize_steps, "observe", observed)
+    monkeypatch.setattr(Clusters, "client", lambda *_: None)
+    steps = ResizeSteps(Clusters(()), lambda: memory.registry, None)
+    steps.plans = Plans()  # type: ignore[assignment]  # only its latest plan is read
+
+    outcome = await steps.empty(operation)
+
+    assert isinstance(outcome, Pending)
+    assert cluster.id in outcome.detail
 
 
 def test_progress_shows_bytes_and_the_time_left() -> None:

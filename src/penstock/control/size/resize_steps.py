@@ -18,18 +18,19 @@ from penstock.balance.cluster_observation import observe
 from penstock.balance.goals import GOALS
 from penstock.balance.model import Resource
 from penstock.balance.plan_document import PlanState
-from penstock.control.load.planning import PlanRequest
+from penstock.control.load.planning import PlanRequest, unsettled_tenants
 from penstock.control.operations import Step
 from penstock.control.size import resizing
 from penstock.control.step_outcome import Outcome, Pending, no_changes
 from penstock.kafka.admin import brokers as broker_calls
 from penstock.kafka.admin import configs
 from penstock.kafka.admin.outcomes import results_or_raise
-from penstock.model.entities import Operation, PhysicalCluster
+from penstock.model.entities import LogicalCluster, Operation, PhysicalCluster
 from penstock.model.errors import PenstockError
 from penstock.model.errors.balance import BrokerNotEmpty, ResizePlanCancelled
 from penstock.model.errors.control import ProvisionerMissing
 from penstock.model.fault_points import declare, reach
+from penstock.model.ids import tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -169,12 +170,21 @@ class ResizeSteps:
         held = holdings(seen, leaving)
         if not held:
             return no_changes
-        if any(seen.partitions[key].reassigning for keys in held.values() for key in keys):
+        if any(key in seen.under_way for keys in held.values() for key in keys):
             return Pending(POLL_SECONDS, "reassignments of others are under way")
+        tenants = {tenant_of(topic) for keys in held.values() for topic, _ in keys}
+        if tenants <= self._unsettled(operation.subject):
+            return Pending(STOPPED_SECONDS, f"tenant {min(tenants)} is moved, created or deleted")
         made = await self._propose(operation, PlanRequest(operation.subject, Purpose.EMPTY), actor)
         if not made.moves:
             _require_empty(held)
         return Pending(0.0, _progress(made))
+
+    def _unsettled(self, physical: str) -> set[str]:
+        """Tenants whose partitions no plan moves for the moment."""
+        return unsettled_tenants(
+            one for one in self._registry().all(LogicalCluster) if one.cluster == physical
+        )
 
     async def stop(self, operation: Operation) -> Outcome | Pending:
         physical, leaving = self._physical(operation), resizing.brokers_of(operation)
@@ -289,10 +299,12 @@ def carries_share(cell: Sequence[float | None], joining: Sequence[float | None])
 
 
 def holdings(seen: Observation, brokers: Collection[int]) -> dict[int, list[tuple[str, int]]]:
-    """What these brokers hold, or are about to."""
+    """What these brokers hold, or are about to; also mirrors, which only their link can place elsewhere."""
+    holders = {key: {*state.replicas, *state.adding} for key, state in seen.partitions.items()}
+    holders |= {key: set(replicas) for key, replicas in seen.mirrors.items()}
     held: dict[int, list[tuple[str, int]]] = {}
-    for key, state in sorted(seen.partitions.items()):
-        for broker in {*state.replicas, *state.adding} & set(brokers):
+    for key, every in sorted(holders.items()):
+        for broker in every & set(brokers):
             held.setdefault(broker, []).append((key[0], key[1]))
     return held
 

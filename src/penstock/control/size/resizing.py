@@ -23,6 +23,7 @@ from penstock.model.entities import (
     LogicalCluster,
     Operation,
     PhysicalCluster,
+    Roll,
     StatusClaim,
 )
 from penstock.model.errors.balance import (
@@ -33,6 +34,7 @@ from penstock.model.errors.balance import (
     ShrinkOfZone,
 )
 from penstock.model.errors.control import RequestInvalid, StateConflict
+from penstock.model.errors.fleet import RollRunning
 from penstock.model.ids import BrokerId, Zone
 
 if TYPE_CHECKING:
@@ -174,6 +176,9 @@ def _changeable(registry: Registry, physical_id: str) -> PhysicalCluster:
         reason = "its brokers cannot be changed now"
         raise StateConflict(kind="physical cluster", id=physical.id, state=str(physical.state), reason=reason)
     require_idle(registry, physical)
+    rolls = (roll for roll in registry.all(Roll) if roll.cluster == physical.id and not roll.state.ended)
+    if (roll := next(rolls, None)) is not None:
+        raise RollRunning(roll=roll.id, cluster=physical.name, state=str(roll.state))
     return physical
 
 

@@ -13,6 +13,7 @@ import structlog.testing
 from penstock.balance.executing import Health
 from penstock.balance.plan_document import PlanState
 from penstock.balance.rounds import PACE, BalancerMode, Pace
+from penstock.control.health.interventions import open_intervention
 from penstock.control.load import balancing
 from penstock.control.load.balancing import (
     ACTOR,
@@ -24,7 +25,16 @@ from penstock.control.load.balancing import (
 )
 from penstock.control.load.planning import PlanRequest
 from penstock.control.registry import Put
-from penstock.model.entities import ClusterState, ConditionKind, Operation, OperatorRole, PhysicalCluster
+from penstock.model.entities import (
+    Actor,
+    ClusterState,
+    ConditionKind,
+    OpenIntervention,
+    Operation,
+    OperatorRole,
+    PhysicalCluster,
+)
+from penstock.model.ids import BrokerId, Zone
 from tests.control.in_memory_control import PHYSICAL
 from tests.control.in_memory_plane import InMemoryPlane, code
 from tests.control.test_planning import GB, loads, reading, skewed
@@ -191,6 +201,13 @@ async def test_nothing_moves_during_reassignments_and_moves_of_tenants() -> None
     moving = replace(tenant, version=tenant.version + 1, state=ClusterState.MOVING, moving_from="cell-2")
     plane.registry.accept([Put(moving)])
     assert await blocked_by(plane) == f"tenant {tenant.id} moves to another cell"
+
+
+async def test_nothing_moves_while_health_has_taken_a_broker() -> None:
+    plane = a_plane(BalancerMode.AUTO)
+    sick = OpenIntervention(Actor.HEALTH, "broker-4", "sick", 0, (BrokerId(4),), (Zone("a"),))
+    plane.memory.accept(open_intervention(plane.registry, plane.memory.context(), PHYSICAL, sick))
+    assert await blocked_by(plane) == "health has taken broker 4"
 
 
 async def test_where_no_move_helps_the_cluster_is_blocked() -> None:

@@ -268,7 +268,8 @@ def obstacles(
     reasons = [
         f"the cluster is unusable: {each.detail}" for each in physical.conditions if each.kind == UNUSABLE
     ]
-    reasons += obstacles_to(registry, physical.id, Actor.BALANCE, int(time.time() * 1000))
+    brokers = [int(broker.id) for broker in physical.brokers]
+    reasons += obstacles_to(registry, physical.id, Actor.BALANCE, int(time.time() * 1000), brokers)
     reasons += _resizing(registry, physical)
     if (lacking := physical.lacks(Capability.REASSIGNMENTS)) is not None:
         reasons.append(f"the capability {lacking.capability} is missing: {lacking.reason}")

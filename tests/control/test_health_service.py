@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +15,7 @@ from penstock.control.health.mitigating import Mitigating
 from penstock.control.registry import Drop, Put
 from penstock.health.detector import HealthState
 from penstock.health.mitigation import Abilities, HealthMode
-from penstock.health.slo import Ledger
+from penstock.health.slo import MINUTE_MS, Ledger
 from penstock.model.entities import BrokerStatus, Incident, Intervention, Mitigation, PhysicalCluster
 from penstock.model.errors.health import CheckerRefused, NotRestartable, ProbeTopicsMissing
 from penstock.model.events import HealthProbe, Probe, ProbeRole
@@ -384,3 +385,33 @@ async def test_without_a_restarter_and_without_rights_the_error_names_it() -> No
     assert not mitigating.abilities(PHYSICAL).restarts
     assert {CheckerRefused.code, ProbeTopicsMissing.code} == {"PEN-5615", "PEN-5614"}
     await asyncio.sleep(0)
+
+
+def test_rolls_and_moves_learn_what_clients_suffer() -> None:
+    service, now = Fixture().service, int(time.time() * 1000)
+    assert (service.pressure("other"), service.burning("other", 0), service.slower("other", 0)) == (
+        "",
+        "",
+        "",
+    )
+    ledger, minute = Ledger(0.9999), now // MINUTE_MS
+    for number in range(minute - 30, minute + 2):
+        recent = number >= minute - 5
+        for sequence in range(10):
+            failed = recent and sequence == 0
+            latency = 5_000_000 if recent else 10_000
+            ledger.add(
+                HealthProbe(
+                    PhysicalClusterId(PHYSICAL), BrokerId(1), Zone("a"), partition=0, probe=Probe.CONSUME,
+                    checker="one", sequence=sequence, time_ms=number * MINUTE_MS + sequence,
+                    latency_us=None if failed else latency, error="TIMED_OUT" if failed else None,
+                )
+            )  # fmt: skip
+    service.known[PHYSICAL] = ClusterHealth(ledger)
+    service.known[PHYSICAL].pressed = {(3, "gateway"): time.monotonic()}
+    began = (minute - 10) * MINUTE_MS
+
+    assert service.pressure(PHYSICAL) == "clients wait for broker 3"
+    assert service.burning(PHYSICAL, began) == "the error budget burns 1000 times too fast"
+    assert service.slower(PHYSICAL, began) == "clients wait 500 times as long as before (99th percentile)"
+    assert service.burning(PHYSICAL, now) == ""

@@ -104,6 +104,8 @@ def test_what_would_collide_is_refused(
         (intervention(Actor.BALANCE, brokers="1"), intervention(Actor.HEALTH, brokers="1", zones="a")),
         (intervention(Actor.HEALTH, brokers="1", zones="a"), intervention(Actor.BALANCE, brokers="3")),
         (intervention(Actor.RESTORE, partitions="a-0"), intervention(Actor.LINK, partitions="b-0")),
+        (intervention(Actor.ROLL), intervention(Actor.HEALTH, brokers="2", zones="b")),  # between two batches
+        (intervention(Actor.HEALTH, brokers="2", zones="b"), intervention(Actor.ROLL)),  # of controllers
     ],
 )
 def test_what_does_not_collide_is_open_at_the_same_time(
@@ -207,7 +209,7 @@ def test_whatever_is_requested_brokers_are_taken_in_one_zone_and_partitions_by_o
     beside = [each for each in now_open if each.actor is Actor.HEALTH] if taking else []
     assert len(taking) <= 1
     assert len({zone for each in (*taking, *beside) for zone in each.zones}) <= max(
-        [len(each.zones) for each in taking], default=1
+        (len(each.zones) for each in (*taking, *beside)), default=1
     )
     for one, other in combinations(now_open, 2):
         movers = {one.actor, other.actor} <= {Actor.BALANCE, Actor.RESTORE, Actor.LINK}

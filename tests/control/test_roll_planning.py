@@ -47,6 +47,10 @@ class FakeWatch:
         default_factory=lambda: Observation({m.id: UP for m in MEMBERS}, SAFE, ALONE)
     )
     client: Any = None
+    restore: str = ""
+
+    async def restoring(self) -> str:
+        return self.restore
 
     async def observe(self, *_: object) -> ClusterSeen:
         return ClusterSeen(self.members, self.observation, {})
@@ -133,6 +137,12 @@ async def test_a_broker_that_is_down_elsewhere_blocks_a_roll(planner: RollPlanne
     down = NodeSeen(alive=False, ready=False)
     watch.observation = replace(watch.observation, nodes={**watch.observation.nodes, 3: down})
     with pytest.raises(RollRefused, match="broker 3 is down"):
+        await planner.checked(selection(1))
+
+
+async def test_a_cluster_is_not_rolled_during_a_restore(planner: RollPlanner, watch: FakeWatch) -> None:
+    watch.restore = "res-1"
+    with pytest.raises(RollRefused, match="restore res-1 is running"):
         await planner.checked(selection(1))
 
 

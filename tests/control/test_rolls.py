@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from penstock.control.health.broker_states import set_status, state_of
@@ -11,6 +13,8 @@ from penstock.control.operations import Step, next_step
 from penstock.control.registry import Registry
 from penstock.control.rolling import rolls
 from penstock.control.rolling.roll_service import restart_seconds
+from penstock.control.size import resizing
+from penstock.control.size.resizing import GrowRequest
 from penstock.metric_families import Samples
 from penstock.model.entities import (
     Actor,
@@ -23,10 +27,19 @@ from penstock.model.entities import (
     RolledNode,
     RollState,
 )
-from penstock.model.errors.fleet import InterventionRefused, RollMissing, RollRunning, RollStateConflict
+from penstock.model.errors.fleet import (
+    InterventionRefused,
+    RollMissing,
+    RollRefused,
+    RollRunning,
+    RollStateConflict,
+)
 from penstock.model.ids import BrokerId, Zone
 from penstock.model.metric_catalogue import ROLLS
 from tests.control.in_memory_control import PHYSICAL, InMemoryControl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REQUEST = rolls.RollRequest(PHYSICAL, (1, 2, 3), document="new", document_before="old")
 
@@ -48,7 +61,7 @@ def current(memory: InMemoryControl) -> Roll:
 def ordered(memory: InMemoryControl, *nodes: int) -> Roll:
     roll = current(memory)
     incarnations = {node: f"process of {node}" for node in nodes}
-    memory.accept(rolls.order_restart(memory.registry, memory.context(), roll.id, incarnations))
+    memory.accept(rolls.order_restart(memory.registry, memory.context(), roll, incarnations))
     return current(memory)
 
 
@@ -58,7 +71,7 @@ def changed(memory: InMemoryControl, change: str) -> Roll:
 
 
 def ended(memory: InMemoryControl) -> Roll:
-    memory.registry.accept(rolls.end_roll(memory.registry, current(memory).id, memory.now_ms))
+    memory.registry.accept(rolls.end_roll(memory.registry, current(memory), memory.now_ms))
     return current(memory)
 
 
@@ -110,7 +123,7 @@ def test_a_broker_in_sync_is_not_demoted_any_more_unless_by_others(memory: InMem
     ordered(memory, 1, 2)
     rows = [RolledNode(n, "", 1, 2, 3, 4, 5) for n in (1, 2)]
 
-    memory.accept(rolls.record_progress(memory.registry, current(memory).id, rows, memory.now_ms))
+    memory.accept(rolls.record_progress(memory.registry, current(memory), rows, memory.now_ms))
 
     assert [claim.actor for claim in state_of(memory.registry, PHYSICAL, 1).claims] == ["test"]
     assert state_of(memory.registry, PHYSICAL, 2).leads
@@ -118,7 +131,7 @@ def test_a_broker_in_sync_is_not_demoted_any_more_unless_by_others(memory: InMem
 
 def test_a_pause_is_a_condition_with_evidence_until_it_ends(memory: InMemoryControl) -> None:
     roll = started(memory)
-    paused = rolls.pause_roll(memory.registry, roll.id, "node 1 came back wrong", ["it ended"], memory.now_ms)
+    paused = rolls.pause_roll(memory.registry, roll, "node 1 came back wrong", ["it ended"], memory.now_ms)
     memory.accept(paused)
     assert condition(memory) == f"{roll.id}: node 1 came back wrong; it ended"
     with pytest.raises(RollStateConflict):
@@ -126,6 +139,63 @@ def test_a_pause_is_a_condition_with_evidence_until_it_ends(memory: InMemoryCont
 
     assert changed(memory, "resume").state is RollState.RUNNING
     assert condition(memory) == ""
+
+
+def test_what_a_roll_observed_before_an_operator_changed_it_changes_nothing(memory: InMemoryControl) -> None:
+    started(memory)
+    seen = ordered(memory, 2)
+    rows = [RolledNode(2, "", 1, 2, 3)]
+    changed(memory, "pause")
+    with pytest.raises(RollStateConflict):
+        rolls.order_restart(memory.registry, memory.context(), seen, {3: "process of 3"})
+    changed(memory, "back")
+
+    late: Callable[[], object]
+    for late in (
+        lambda: rolls.record_progress(memory.registry, seen, rows, memory.now_ms),
+        lambda: rolls.pause_roll(memory.registry, seen, "node 2 came back wrong", [], memory.now_ms),
+        lambda: rolls.end_roll(memory.registry, seen, memory.now_ms),
+    ):
+        with pytest.raises(RollStateConflict):
+            late()
+    assert (current(memory).state, current(memory).nodes) == (RollState.RUNNING, ())
+
+
+def test_an_abort_is_not_overwritten_by_a_pause(memory: InMemoryControl) -> None:
+    seen = started(memory)
+    changed(memory, "abort")
+    with pytest.raises(RollStateConflict):
+        rolls.pause_roll(memory.registry, seen, "the deadline has passed", [], memory.now_ms)
+
+
+def test_brokers_that_lead_again_are_given_back_to_health(memory: InMemoryControl) -> None:
+    started(memory)
+    roll = ordered(memory, 1)
+    rows = [RolledNode(1, "", 1, 2, 3, 4, 5, 6)]
+    memory.accept(rolls.record_progress(memory.registry, roll, rows, memory.now_ms))
+
+    health = OpenIntervention(Actor.HEALTH, "3", "sick", 0, (BrokerId(3),), (Zone("c"),))
+    memory.accept(open_intervention(memory.registry, memory.context(), PHYSICAL, health))
+
+    with pytest.raises(InterventionRefused):  # and the roll waits for health
+        ordered(memory, 2)
+    assert obstacles_to(memory.registry, PHYSICAL, Actor.BALANCE, memory.now_ms)
+
+
+def test_a_cluster_is_not_rolled_while_it_is_resized_nor_resized_while_it_is_rolled() -> None:
+    memory = InMemoryControl.with_cells()
+    roll = started(memory)
+    change: Callable[[], object]
+    for change in (
+        lambda: resizing.grow(memory.registry, memory.context(), PHYSICAL, GrowRequest(3)),
+        lambda: resizing.shrink(memory.registry, memory.context(), PHYSICAL, [3]),
+    ):
+        with pytest.raises(RollRunning, match=roll.id):
+            change()
+    ended(memory)
+    memory.accept(resizing.grow(memory.registry, memory.context(), PHYSICAL, GrowRequest(3)))
+    with pytest.raises(RollRefused, match=r"fleet\.grow is under way"):
+        rolls.start_roll(memory.registry, memory.context(), REQUEST)
 
 
 def test_a_roll_back_restarts_what_was_restarted_with_what_it_ran_before(memory: InMemoryControl) -> None:
@@ -180,7 +250,7 @@ def test_estimates_use_the_times_of_this_clusters_rolls(memory: InMemoryControl)
     assert restart_seconds(Registry(), PHYSICAL) > 0
     started(memory)
     rows = [RolledNode(1, "", 1_000, 2_000, 3_000, 4_000, 5_000, 6_000)]
-    memory.accept(rolls.record_progress(memory.registry, current(memory).id, rows, memory.now_ms))
+    memory.accept(rolls.record_progress(memory.registry, current(memory), rows, memory.now_ms))
     assert restart_seconds(memory.registry, PHYSICAL) == 5.0
 
     samples = Samples(ROLLS)

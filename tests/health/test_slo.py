@@ -13,8 +13,10 @@ from penstock.health.slo import (
     BurnRule,
     Ledger,
     breakdown,
+    burn_during,
     check_rules,
     nearest_rank,
+    slower_during,
     target_of,
 )
 from penstock.model.errors.health import TargetInvalid, WindowsInvalid
@@ -98,3 +100,46 @@ def test_windows_out_of_order_are_an_error() -> None:
 def test_the_target_depends_on_the_zones() -> None:
     assert (target_of(1), target_of(3)) == (0.9995, 0.9999)
     assert nearest_rank([3, 1, 2], 0.5) == 2
+
+
+def ledger_of(minutes: range, *, failed: frozenset[int] = frozenset(), slow: range = range(0)) -> Ledger:
+    """Ten probes in each minute; one of them failed in some, all of them were slow in others."""
+    ledger = Ledger(0.9999)
+    for minute in minutes:
+        for number in range(1, 11):
+            latency = 5_000_000 if minute in slow else 10_000
+            bad = number == 1 and minute in failed
+            ledger.add(probe(minute, number, failed=bad, latency_us=None if bad else latency))
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("failed", "since", "burns"),
+    [
+        (range(998, 1000), 990, True),
+        (range(990, 999), 980, False),  # the last minute was good
+        (range(980, 1000), 999, False),  # it began a moment ago
+        (range(999, 1000), 990, False),  # once shows nothing
+    ],
+)
+def test_an_operation_burns_the_budget_if_probes_failed_in_its_last_minutes(
+    failed: range, since: int, burns: bool
+) -> None:
+    ledger = ledger_of(range(970, 1000), failed=frozenset(failed))
+    assert (burn_during(ledger, since * MINUTE_MS, NOW) > 14.4) is burns
+
+
+@pytest.mark.parametrize(
+    ("known", "slow", "since", "factor"),
+    [
+        (range(970, 1000), range(997, 1000), 990, 500.0),
+        (range(970, 1000), range(997, 999), 990, 0.0),  # the last minute was good
+        (range(970, 1000), range(970, 1000), 990, 1.0),  # it was slow before
+        (range(991, 1000), range(997, 1000), 990, 0.0),  # what was before is not known
+        (range(970, 1000), range(997, 1000), 998, 0.0),  # it began a moment ago
+    ],
+)
+def test_an_operation_is_slow_if_clients_wait_much_longer_than_before_it(
+    known: range, slow: range, since: int, factor: float
+) -> None:
+    assert slower_during(ledger_of(known, slow=slow), since * MINUTE_MS, NOW) == factor

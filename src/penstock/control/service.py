@@ -168,7 +168,12 @@ class ControlPlane:
             lambda: self.registry, lambda: self.broker_loads, reader(clusters), self._plan_service
         )
         self.resizer = Resizer(self, provisioner)
-        self._roll_support = RollSupport(layout, self._loads_of)
+        self._roll_support = RollSupport(
+            layout,
+            self._loads_of,
+            burning=lambda roll: self.health.burning(roll.cluster, roll.created_ms),
+            slow=lambda roll: self.health.slower(roll.cluster, roll.created_ms),
+        )
         self.controllers = ControllerChanges(self, clusters, layout)
         self.roll_planner = RollPlanner(lambda: self.registry, clusters, self._roll_support)
         self.balancing = Balancing(
@@ -281,6 +286,7 @@ class ControlPlane:
                 ownership.is_owner,
                 self.plans,
                 self._roll_support,
+                self.health.pressure,
             )
             term.effects.resize.maker = self.plan_maker
             self._starting_term = term
@@ -378,6 +384,8 @@ class ControlPlane:
                     await self._observe_one(observer, provided)
                 except PenstockError as failure:
                     log.warning("cluster not observed", cluster=provided.id, error=str(failure))
+                except Exception:  # it belongs to this cluster, not to the control plane
+                    log.exception("observation raised", cluster=provided.id)
             await asyncio.sleep(self._watch.seconds)
 
     async def _restore_loads(self, observer: MetricsObserver, cluster: str) -> None:

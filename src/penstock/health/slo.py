@@ -13,6 +13,7 @@ still lasts.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -33,6 +34,12 @@ BUDGET_MINUTES: Final = 30 * 24 * 60
 MINUTES_MAX: Final = BUDGET_MINUTES + 60  # that are kept
 MINUTES_OPEN_MAX: Final = 15  # whose probes are kept; later ones of older minutes do not count
 PERCENTILE: Final = 0.99
+BURN_MINUTES: Final = 5  # over which an operation's own burn rate is measured
+BASELINE_MINUTES: Final = 30  # before an operation, with which latency is compared
+BASELINE_MINUTES_MIN: Final = 3  # of those, with probes
+SLOW_MINUTES: Final = 3  # in a row
+SLOW_US_MIN: Final = 2_000_000  # 99th percentile: below that, nothing is slow
+LASTING_MINUTES: Final = 2  # in a row with failed probes: one that failed once shows nothing
 
 T = TypeVar("T", int, float)
 _Key = tuple[str, str, int, str, int]  # checker, cluster, partition, probe, sequence
@@ -169,6 +176,37 @@ class Ledger:
             if min(short, long) >= rule.burn:
                 alerts.append(Alert(rule, short, long))
         return tuple(alerts)
+
+
+def burn_during(ledger: Ledger, since_ms: int, now_ms: int) -> float:
+    """How fast an operation that began then uses up the budget; 0 unless probes failed in its last minutes.
+
+    Only whole minutes of the operation count, `BURN_MINUTES` at most: what was before is not its doing.
+    """
+    last, first = now_ms // MINUTE_MS, since_ms // MINUTE_MS + 1
+    recent = [ledger.minute(number) for number in range(last - LASTING_MINUTES, last)]
+    if last - first < LASTING_MINUTES or any(each is None or not each.unavailable for each in recent):
+        return 0.0
+    return ledger.burn(now_ms, min(BURN_MINUTES, last - first))
+
+
+def slower_during(ledger: Ledger, since_ms: int, now_ms: int) -> float:
+    """How many times as long as before an operation clients wait in each of its last minutes.
+
+    0 if that is not known, or too little to matter: a new leader delays single requests.
+    """
+    last, first = now_ms // MINUTE_MS, since_ms // MINUTE_MS + 1
+    before = _latencies(ledger, range(first - 1 - BASELINE_MINUTES, first - 1))
+    recent = _latencies(ledger, range(last - SLOW_MINUTES, last))
+    known = len(before) >= BASELINE_MINUTES_MIN and len(recent) == SLOW_MINUTES
+    if not known or last - first < SLOW_MINUTES or min(recent) < SLOW_US_MIN:
+        return 0.0
+    return min(recent) / max(1, statistics.median(before))
+
+
+def _latencies(ledger: Ledger, numbers: Iterable[int]) -> list[int]:
+    minutes = [each for number in numbers if (each := ledger.minute(number)) is not None]
+    return [each.latency_us for each in minutes if each.latency_us is not None]
 
 
 def nearest_rank(values: Iterable[T], fraction: float) -> T | None:

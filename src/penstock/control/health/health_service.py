@@ -34,7 +34,7 @@ from penstock.health.evidence import (
 )
 from penstock.health.history import ProbeReader
 from penstock.health.mitigation import LEFT, Blocked, HealthMode, Release, Take, decide
-from penstock.health.slo import Ledger
+from penstock.health.slo import RULES, Ledger, burn_during, slower_during
 from penstock.kafka.partition_log import bounds, read
 from penstock.model.entities import Incident, Mitigation, PhysicalCluster
 from penstock.model.errors import PenstockError
@@ -60,6 +60,7 @@ TICKS_KEPT: Final = 24  # for explanations
 HISTORY_MS: Final = 3 * 24 * 3600 * 1000  # of the error budget that is read again after a start
 HURT_NOW_TICKS: Final = 2  # that show whether clients suffer now
 HURT_TICKS: Final = 12  # that show whether they suffer all the time: a minute
+SLOWER_MAX: Final = 10.0  # that clients may wait as long as before an operation
 CLOCK_TICKS: Final = 1  # that the clock may be set back without notice
 PRESSURE_SECONDS: Final = 30.0  # a gateway repeats while it lasts
 LOOP_SECONDS: Final = 0.5
@@ -144,6 +145,26 @@ class HealthService:
         self.known: dict[str, ClusterHealth] = {}
         self._readers: dict[str, ProbeReader] = {}
         self._following: dict[str, asyncio.Future[tuple[None, None]]] = {}
+
+    def pressure(self, cluster: str) -> str:
+        """Which brokers clients' requests wait for, in words; empty if for none."""
+        known = self.known.get(cluster)
+        brokers = () if known is None else sorted(health_pressed(known, time.monotonic()))
+        return f"clients wait for broker {', '.join(map(str, brokers))}" if brokers else ""
+
+    def burning(self, cluster: str, since_ms: int) -> str:
+        """Whether the error budget burns since an operation began, in words."""
+        known = self.known.get(cluster)
+        burn = 0.0 if known is None else burn_during(known.ledger, since_ms, int(time.time() * 1000))
+        return f"the error budget burns {burn:.0f} times too fast" if burn >= RULES[0].burn else ""
+
+    def slower(self, cluster: str, since_ms: int) -> str:
+        """Whether clients wait much longer since an operation began, in words."""
+        known = self.known.get(cluster)
+        factor = 0.0 if known is None else slower_during(known.ledger, since_ms, int(time.time() * 1000))
+        if factor < SLOWER_MAX:
+            return ""
+        return f"clients wait {factor:.0f} times as long as before (99th percentile)"
 
     async def run(self) -> None:
         """Until cancelled."""

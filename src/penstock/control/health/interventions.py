@@ -5,6 +5,7 @@ before it acts and closes it afterwards; the registry has one record per physica
 
 1. Opening the same intervention again changes its extent; the rules below apply to the new extent.
 2. Rolls and health take brokers away. Together they do so in one zone at most, and never on the same broker.
+   A roll names the brokers that are not back yet.
 3. There is one roll at a time, and nothing is moved meanwhile: balancing, restores and links wait for it,
    and it waits for them.
 4. Balancing, restores and links never share a partition, and leave the brokers of health alone.
@@ -54,7 +55,9 @@ def _conflict(request: OpenIntervention, other: OpenIntervention) -> str:
             return "a roll is under way"
         if shared:
             return f"{other.actor} has taken broker {shared}"
-        zones = set(other.zones) - set(request.zones) or set(request.zones) - set(other.zones)
+        if not request.zones or not other.zones:
+            return ""  # a roll between two batches, or of controllers, has no broker down
+        zones = set(other.zones) ^ set(request.zones)
         return f"{other.actor} has brokers down in zone {_shown(other.zones)}" if zones else ""
     if Actor.ROLL in pair:
         return "a roll is under way" if other.actor is Actor.ROLL else f"{other.actor} moves partitions"

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from penstock.backup.restore_store import running_restore
 from penstock.control.health.interventions import open_interventions
 from penstock.control.physical.roll_nodes import LocalNodes
 from penstock.control.rolling.rolls import ACTOR
@@ -65,6 +66,10 @@ class ClusterWatch:
 
     async def image(self) -> MetadataImage:
         return await self._follower.catch_up()
+
+    async def restoring(self) -> str:
+        """The restore that rewrites partitions of this cluster; empty without one."""
+        return await running_restore(self.client)
 
     async def observe(
         self, registry: Registry, cluster: str, roll: Roll | None, loads: Mapping[int, float]
@@ -125,7 +130,7 @@ class ClusterWatch:
         registration = image.brokers.get(member.id)
         unfenced = registration is not None and not registration.fenced
         ordered_ms = _ordered_ms(roll, member.id)
-        current = roll is not None and state.alive and state.request == roll.request
+        current = roll is not None and _is_current(state, roll, member.id)
         return NodeSeen(
             alive=state.alive,
             ready=responds and (unfenced or not member.broker),
@@ -183,6 +188,15 @@ class ClusterWatch:
                     raise entries
         self._min_isr = known
         return {topic: value for topic, (value, _) in known.items()}
+
+
+def _is_current(state: ProcessState, roll: Roll, node: int) -> bool:
+    """Whether the process was started for the roll; or later by another component, with the same document."""
+    if not state.alive or state.request == roll.request:
+        return state.alive
+    row = next((row for row in roll.nodes if row.id == node), None)
+    later = row is not None and state.incarnation not in ("", row.incarnation)
+    return later and bool(roll.document) and state.document == roll.document
 
 
 def _ordered_ms(roll: Roll | None, node: int) -> int | None:

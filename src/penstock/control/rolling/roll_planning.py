@@ -84,11 +84,13 @@ class RollPlanner:
         try:
             loads = self._support.loads(physical.id)
             seen = await watch.observe(self._registry(), physical.id, None, loads)
-            return self._planned(selection, watch, seen)
+            return self._planned(selection, watch, seen, await watch.restoring())
         finally:
             await watch.close()
 
-    def _planned(self, selection: RollSelection, watch: ClusterWatch, seen: ClusterSeen) -> RollPlan:
+    def _planned(
+        self, selection: RollSelection, watch: ClusterWatch, seen: ClusterSeen, restore: str
+    ) -> RollPlan:
         local = watch.nodes if isinstance(watch.nodes, LocalNodes) else None
         generations = local.generations() if local is not None else ()
         _check_versions(generations, seen)
@@ -113,7 +115,8 @@ class RollPlanner:
         )
         probes = lone_probe_topics(registry, cluster)
         risked = [each for each in at_risk(seen.observation.partitions, scope) if each[0] not in probes]
-        blockers = _blockers(registry, selection, seen, scope) + ((waits,) if waits else ())
+        blockers = _blockers(selection, seen, scope) + ((waits,) if waits else ())
+        blockers += (f"restore {restore} is running",) if restore else ()
         return RollPlan(request, batches, generations, tuple(f"{t}-{n}" for t, n in risked), blockers)
 
     async def checked(self, selection: RollSelection) -> RollPlan:
@@ -172,10 +175,7 @@ def _document_before(generations: tuple[NodeGeneration, ...], document: str) -> 
     return max(set(others), key=others.count) if others else ""
 
 
-def _blockers(
-    registry: Registry, selection: RollSelection, seen: ClusterSeen, scope: tuple[int, ...]
-) -> tuple[str, ...]:
-    del registry
+def _blockers(selection: RollSelection, seen: ClusterSeen, scope: tuple[int, ...]) -> tuple[str, ...]:
     observed, blockers = seen.observation, []
     brokers = [m.id for m in seen.members if m.broker]
     quorum = observed.quorum

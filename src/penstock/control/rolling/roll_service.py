@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,7 @@ from penstock.model.errors.fleet import (
     BrokerMinimumSet,
     ControllersUnreachable,
     InterventionRefused,
+    RollStateConflict,
     SettingNotApplied,
 )
 from penstock.model.fault_points import declare, reach
@@ -95,6 +97,8 @@ class RollSupport:
 
     layout: Layout | None = None  # of local clusters, and of adoptions
     loads: Callable[[str], Mapping[int, float]] = lambda _cluster: {}
+    burning: Callable[[Roll], str] = lambda _roll: ""  # whether the error budget burns since it began
+    slow: Callable[[Roll], str] = lambda _roll: ""  # whether clients wait much longer since then
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +157,32 @@ class RollService:
         roll = self._registry().get(Roll, roll_id)
         if roll is None or roll.state.ended:
             return lambda _registry, _now: ()
-        if roll.state is RollState.PAUSED:
-            return Waiting(PAUSED_SECONDS, f"paused: {roll.reason}")
         try:
+            if roll.state is RollState.PAUSED:
+                await self._settle(roll)
+                return Waiting(PAUSED_SECONDS, f"paused: {roll.reason}")
             return await self._round(roll)
         except NotActive:
             raise
+        except RollStateConflict:  # an operator has changed it since the round began
+            return Waiting(ROUND_SECONDS, _progress(roll))
         except InterventionRefused as refusal:
             return Waiting(PAUSED_SECONDS, f"{_progress(roll)}; {refusal.message}")
         except PenstockError as failure:
             if failure.retriable or isinstance(failure, UnavailableError):
                 await self._forget(roll.cluster)
                 return Waiting(ROUND_SECONDS, f"{_progress(roll)}; {failure.message}")
-            await self._pause(roll, failure.message, (failure.advice,))
+            if roll.state is not RollState.PAUSED:
+                await self._pause(roll, failure.message, (failure.advice,))
             return Waiting(PAUSED_SECONDS, f"paused: {failure.message}")
+
+    async def _settle(self, roll: Roll) -> None:
+        """While a roll is paused, the nodes that were ordered to restart do, and those that are back lead."""
+        watch = await self.watch(roll.cluster)
+        seen = await watch.observe(self._registry(), roll.cluster, roll, {})
+        roll = await self._record(roll, seen)
+        if isinstance(watch.nodes, LocalNodes):  # a command that failed is not run again by itself
+            await self._repeat_orders(watch, roll, seen)
 
     async def _round(self, roll: Roll) -> Callable[[Registry, int], tuple[Change, ...]] | Waiting:
         watch = await self.watch(roll.cluster)
@@ -177,7 +193,10 @@ class RollService:
         ordered = frozenset(row.id for row in roll.nodes)
         scope = ordered if roll.state is RollState.ABORTING else frozenset(roll.scope)
         desired = Desired(seen.members, scope, roll.allow_downtime)
-        step = next_step(desired, seen.observation, self._bounds(roll))
+        observed = replace(
+            seen.observation, burning=self._support.burning(roll), slow=self._support.slow(roll)
+        )
+        step = next_step(desired, observed, self._bounds(roll))
         return await self._act(watch, roll, seen, step)
 
     async def _act(
@@ -208,7 +227,7 @@ class RollService:
         before = {node: seen.incarnations.get(node, "") for node in nodes}
         context = partial(DecisionContext, rolls.ACTOR, choose=secrets.choice)
         await self._propose(
-            lambda registry: rolls.order_restart(registry, context(now_ms=_now_ms()), roll.id, before)
+            lambda registry: rolls.order_restart(registry, context(now_ms=_now_ms()), roll, before)
         )
         reach(DEMOTED)
         log.info("nodes restart", cluster=roll.cluster, roll=roll.id, nodes=list(nodes))
@@ -216,9 +235,14 @@ class RollService:
             await watch.nodes.restarter.restart(node, roll.request, roll.document)
 
     async def _repeat_orders(self, watch: ClusterWatch, roll: Roll, seen: ClusterSeen) -> None:
+        """An order of a supervisor can always be repeated. A command runs again only if it had no effect: a
+        broker that is away may be recovering its logs, and would begin again."""
+        local = isinstance(watch.nodes, LocalNodes)
         for row in roll.nodes:
             node = seen.observation.nodes.get(row.id)
-            if node is not None and not node.current and not row.started_ms:
+            if node is None or node.current or row.started_ms:
+                continue
+            if local or node.ready:
                 await watch.nodes.restarter.restart(row.id, roll.request, roll.document)
 
     async def _record(self, roll: Roll, seen: ClusterSeen) -> Roll:
@@ -230,7 +254,7 @@ class RollService:
             for phase, point in _PHASES:
                 if getattr(after, phase) and not getattr(before, phase):
                     reach(point)
-        await self._propose(lambda registry: rolls.record_progress(registry, roll.id, rows, _now_ms()))
+        await self._propose(lambda registry: rolls.record_progress(registry, roll, rows, _now_ms()))
         return self._registry().need(Roll, roll.id)
 
     async def _elect(self, cluster: str, seen: ClusterSeen, partitions: tuple[tuple[str, int], ...]) -> None:
@@ -248,7 +272,10 @@ class RollService:
 
     async def _pause(self, roll: Roll, reason: str, evidence: tuple[str, ...]) -> None:
         log.warning("roll paused", cluster=roll.cluster, roll=roll.id, error=reason, evidence=list(evidence))
-        await self._propose(lambda registry: rolls.pause_roll(registry, roll.id, reason, evidence, _now_ms()))
+        with suppress(RollStateConflict):  # what an operator does meanwhile comes first
+            await self._propose(
+                lambda registry: rolls.pause_roll(registry, roll, reason, evidence, _now_ms())
+            )
 
     async def _ended(self, watch: ClusterWatch, roll: Roll) -> Callable[[Registry, int], tuple[Change, ...]]:
         if roll.roll_back and isinstance(watch.nodes, LocalNodes):
@@ -256,7 +283,7 @@ class RollService:
             await self.apply_settings(roll.id)
         reach(FINALIZED)
         await self._forget(roll.cluster)
-        return lambda registry, now_ms: rolls.end_roll(registry, roll.id, now_ms)
+        return lambda registry, now_ms: rolls.end_roll(registry, roll, now_ms)
 
     async def _forget(self, cluster: str) -> None:
         if (watch := self._watches.pop(cluster, None)) is not None:

@@ -14,6 +14,7 @@ from penstock.control.health.broker_states import state_of
 from penstock.control.health.interventions import open_intervention, zones_of
 from penstock.control.operations import controller_change
 from penstock.control.registry import Drop, Put
+from penstock.control.size.resizing import under_way
 from penstock.model.entities import (
     Actor,
     BrokerStatus,
@@ -28,7 +29,13 @@ from penstock.model.entities import (
     RollState,
     StatusClaim,
 )
-from penstock.model.errors.fleet import ControllersChanging, RollMissing, RollRunning, RollStateConflict
+from penstock.model.errors.fleet import (
+    ControllersChanging,
+    RollMissing,
+    RollRefused,
+    RollRunning,
+    RollStateConflict,
+)
 from penstock.model.ids import ID_ALPHABET, BrokerId, PhysicalClusterId
 
 if TYPE_CHECKING:
@@ -82,6 +89,9 @@ def start_roll(registry: Registry, context: DecisionContext, request: RollReques
         raise RollRunning(roll=other.id, cluster=request.cluster, state=str(other.state))
     if (change := controller_change(registry, request.cluster)) is not None:
         raise ControllersChanging(cluster=request.cluster, operation=change.id)
+    if (resize := under_way(registry, request.cluster)) is not None:
+        reason, way_out = f"{resize.action} is under way", f"Wait for it: penstock operation wait {resize.id}"
+        raise RollRefused(cluster=request.cluster, reason=reason, way_out=way_out)
     roll_id = _new_id(registry, context)
     roll = Roll(
         id=roll_id,
@@ -175,10 +185,15 @@ def _past(change: str) -> str:
 
 
 def order_restart(
-    registry: Registry, context: DecisionContext, roll_id: str, incarnations: Mapping[int, str]
+    registry: Registry, context: DecisionContext, seen: Roll, incarnations: Mapping[int, str]
 ) -> Decision:
-    """Before a batch is restarted. Raises InterventionRefused if another actor is in the way."""
-    before = registry.need(Roll, roll_id)
+    """Before a batch is restarted. Raises InterventionRefused if another actor is in the way.
+
+    `seen` is the roll that the batch was decided for: nothing restarts for one that was paused meanwhile.
+    """
+    before = _unchanged(registry, seen)
+    if before.state is not seen.state:
+        raise _changed(before)
     physical = registry.need(PhysicalCluster, before.cluster)
     batch = sorted(incarnations)
     brokers = tuple(BrokerId(b.id) for b in physical.brokers if b.id in incarnations)
@@ -206,35 +221,71 @@ def _claimed(registry: Registry, roll: Roll, broker: int, now_ms: int) -> Put:
     return Put(state.changed(now_ms, claims=(*others, claim)))
 
 
-def record_progress(registry: Registry, roll_id: str, nodes: Sequence[RolledNode], now_ms: int) -> Decision:
-    """The phases that have ended; brokers that are in sync are not demoted any more."""
-    before = registry.need(Roll, roll_id)
+def record_progress(registry: Registry, seen: Roll, nodes: Sequence[RolledNode], now_ms: int) -> Decision:
+    """The phases that have ended. Brokers in sync may lead again; those that do are given back."""
+    before = _unchanged(registry, seen)
     after = before.changed(now_ms, nodes=tuple(nodes))
     synced = [node.id for node in nodes if node.in_sync_ms]
-    changes = (Put(after), *unclaimed(registry, before.cluster, now_ms, synced))
+    changes = (
+        Put(after),
+        *unclaimed(registry, before.cluster, now_ms, synced),
+        *_given_back(registry, before, [node.id for node in nodes if node.led_ms], now_ms),
+    )
     return Decision(_internal(), changes, after, before)
 
 
-def pause_roll(
-    registry: Registry, roll_id: str, reason: str, evidence: Sequence[str], now_ms: int
-) -> Decision:
-    """By itself, with the evidence."""
-    before = registry.need(Roll, roll_id)
+def _given_back(registry: Registry, roll: Roll, back: Collection[int], now_ms: int) -> tuple[Change, ...]:
+    """The roll's intervention stays open, and names only the brokers that are not back."""
+    record = registry.get(Intervention, roll.cluster)
+    own = None if record is None else next((o for o in record.open if _is_of(o, roll)), None)
+    if record is None or own is None:
+        return ()
+    brokers = tuple(broker for broker in own.brokers if broker not in back)
+    if brokers == own.brokers:
+        return ()
+    zones = zones_of(registry.need(PhysicalCluster, roll.cluster), brokers)
+    narrowed = replace(own, brokers=brokers, zones=zones)
+    return (Put(record.changed(now_ms, open=tuple(narrowed if o is own else o for o in record.open))),)
+
+
+def _is_of(intervention: OpenIntervention, roll: Roll) -> bool:
+    return (intervention.actor, intervention.key) == (Actor.ROLL, roll.id)
+
+
+def _unchanged(registry: Registry, seen: Roll) -> Roll:
+    """The roll as it is now. Raises if it has ended, or is rolled back meanwhile."""
+    now = registry.need(Roll, seen.id)
+    if now.state.ended or now.request != seen.request:
+        raise _changed(now)
+    return now
+
+
+def _changed(roll: Roll) -> RollStateConflict:
+    return RollStateConflict(
+        roll=roll.id, state=str(roll.state), change="continued", way_out="It is decided again."
+    )
+
+
+def pause_roll(registry: Registry, seen: Roll, reason: str, evidence: Sequence[str], now_ms: int) -> Decision:
+    """By itself, with the evidence; unless an operator has paused or aborted it, or rolls it back."""
+    before = _unchanged(registry, seen)
+    if before.state is not RollState.RUNNING:
+        raise _changed(before)
     shown = tuple(evidence)[:EVIDENCE_MAX]
     after = before.changed(now_ms, state=RollState.PAUSED, reason=reason, evidence=shown)
     physical = registry.need(PhysicalCluster, before.cluster)
     return Decision(_internal(), (Put(after), *_with_condition(physical, after, now_ms)), after, before)
 
 
-def end_roll(registry: Registry, roll_id: str, now_ms: int) -> tuple[Change, ...]:
+def end_roll(registry: Registry, seen: Roll, now_ms: int) -> tuple[Change, ...]:
     """The roll is done or aborted: nothing of it is left in the registry but its times."""
-    before = registry.need(Roll, roll_id)
+    before = _unchanged(registry, seen)
     state = RollState.ABORTED if before.state is RollState.ABORTING else RollState.DONE
     after = before.changed(now_ms, state=state, ended_ms=now_ms, reason="", evidence=())
     changes: list[Change] = [Put(after), *unclaimed(registry, before.cluster, now_ms)]
     record = registry.get(Intervention, before.cluster)
     if record is not None:
-        left = tuple(each for each in record.open if (each.actor, each.key) != (Actor.ROLL, before.id))
+        left = tuple(each for each in record.open if not _is_of(each, before))
         changes.append(Put(record.changed(now_ms, open=left)) if left else Drop(record))
     physical = registry.need(PhysicalCluster, before.cluster)
     return (*changes, *_with_condition(physical, after, now_ms))

@@ -10,10 +10,12 @@ from uuid import UUID
 
 import pytest
 
+from penstock.kafka.admin import reassignments
 from penstock.kafka.metadata_image import PartitionId, PartitionState
 from penstock.model.shadow_ids import SHADOW_IDS
+from penstock.shadow import following
 from penstock.shadow.following import FOLLOW_POLL_SECONDS, Followed, follow
-from penstock.shadow.partition import LedPartition
+from penstock.shadow.partition import LedPartition, RawBatch
 from penstock.shadow.requests import Requests
 from penstock.wire.error_codes import Code
 from penstock.wire.frames import Request
@@ -109,3 +111,71 @@ async def test_producers_of_a_mirror_are_rejected_and_others_wait_for_a_real_lea
     assert await produce_errors(mirror) == [Code.POLICY_VIOLATION, Code.NOT_LEADER_OR_FOLLOWER]
     mirror.produce_error = Code.NOT_LEADER_OR_FOLLOWER
     assert await produce_errors(mirror) == [Code.NOT_LEADER_OR_FOLLOWER] * 2
+
+
+def fetch_request(offset: int) -> Request:
+    partition = {
+        "Partition": 0, "CurrentLeaderEpoch": 4, "FetchOffset": offset, "LastFetchedEpoch": -1,
+        "PartitionMaxBytes": 1 << 20,
+    }  # fmt: skip
+    body = {
+        "ReplicaState": {"ReplicaId": 1, "ReplicaEpoch": 11}, "MaxWaitMs": 0, "MaxBytes": 1 << 20,
+        "Topics": [{"TopicId": KEY.topic_id, "Partitions": [partition]}],
+    }  # fmt: skip
+    return Request("Fetch", 18, 1, "1", body)
+
+
+async def test_records_that_arrive_after_the_term_are_not_sent() -> None:
+    """They may be truncated by now, and the high watermark of no term is 0."""
+    ended = [False, True]
+
+    async def older(*_: object) -> list[RawBatch]:
+        if ended.pop(0):
+            led.end_term()
+        return [RawBatch(0, 9, bytes(20))]
+
+    led = LedPartition(KEY, "orders", 0, 50, older)
+    led.begin_term(replace(STATE, leader=SHADOW, isr=(1, SHADOW)))
+    assert led.leadership is not None
+    led.leadership.fetched(1, 20, 50, 0.0)
+    host: Any = SimpleNamespace(
+        led={KEY: led}.get, image=SimpleNamespace(topics={}), changed=asyncio.Event, announce=lambda: None
+    )
+    rows = []
+    for _ in range(2):
+        response = await Requests(host).respond(fetch_request(0))
+        assert response is not None
+        rows += response["Responses"][0]["Partitions"]
+    assert [(row["ErrorCode"], row["HighWatermark"], len(row["Records"])) for row in rows] == [
+        (Code.NONE, 20, 20),
+        (Code.NOT_LEADER_OR_FOLLOWER, -1, 0),
+    ]
+
+
+async def test_a_shadow_is_not_elected_while_an_end_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that gives no end is not one that ends like the others."""
+    ends: list[dict[int, int | None]] = [{1: None, 2: None}, {1: 5, 2: None}, {1: 5, 2: 6}, {1: 6, 2: 6}]
+    elected: list[dict[int, int | None]] = []
+    state = replace(STATE, replicas=(SHADOW, 1, 2), isr=(1, 2, SHADOW))
+    partitions = {KEY: state}
+
+    async def end_on(replica: int, *_: object) -> int | None:
+        return ends[0][replica]
+
+    async def elect(*_: object) -> None:
+        elected.append(ends[0])
+        partitions[KEY] = replace(state, leader=SHADOW)
+
+    async def nothing(*_: object, **__: object) -> None:
+        if len(ends) > 1:
+            ends.pop(0)
+
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(following, "_fetch_at_end", nothing)
+    monkeypatch.setattr(reassignments, "elect", elect)
+    shadow: Any = SimpleNamespace(
+        id=SHADOW, end_on=end_on, image=SimpleNamespace(partitions=partitions), is_stepping_down=False
+    )
+    ends.insert(0, {})
+    await following.regain(shadow, shadow, "orders", KEY)
+    assert elected == [{1: 6, 2: 6}]

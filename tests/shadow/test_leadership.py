@@ -181,3 +181,12 @@ def test_a_replica_that_is_added_again_is_in_sync_only_with_its_new_log() -> Non
     assert term.next_isr(50, 3.0, UNFENCED) is None, "it is behind"
     term.fetched(2, 50, 50, 4.0, broker_epoch=UNFENCED[2], received_at=3.9)
     assert term.next_isr(50, 4.0, UNFENCED) == (SHADOW, 1, 2)
+
+
+def test_a_follower_that_keeps_up_with_a_growing_log_stays_in_sync() -> None:
+    """At each fetch it has what the leader had at the fetch before, and never everything."""
+    term = Leadership(STATE, 0)
+    for second in range(int(3 * LAG_SECONDS_MAX)):
+        term.fetched(1, 100 * second, 100 * second + 50, float(second))
+        term.fetched(2, 50 * second, 100 * second + 50, float(second))
+    assert term.next_isr(10_000, 3 * LAG_SECONDS_MAX, UNFENCED) == (SHADOW, 1)

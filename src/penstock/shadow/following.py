@@ -106,7 +106,7 @@ async def regain(shadow: ShadowBroker, brokers: Client, topic: str, partition: P
             if state is not None and shadow.id in state.isr:
                 if state.replicas[0] != shadow.id:
                     await _order(brokers, place, (shadow.id, *_real(state.replicas)))
-                elif len(await _ends(shadow, place, state)) == 1:
+                elif _is_one_end(await _ends(shadow, place, state)):
                     await reassignments.elect(brokers, [place])
         except PenstockError:
             pass  # the leader has changed, or is away; tried again until the deadline
@@ -170,6 +170,11 @@ async def _order(brokers: Client, place: TopicPartition, replicas: Sequence[int]
 async def _ends(shadow: ShadowBroker, place: TopicPartition, state: PartitionState) -> set[int | None]:
     """Where the real in-sync replicas end."""
     return {await shadow.end_on(replica, *place) for replica in _real(state.isr)}
+
+
+def _is_one_end(ends: set[int | None]) -> bool:
+    """Whether they end alike. An end that is not known is like no other."""
+    return len(ends) == 1 and None not in ends
 
 
 async def _fetch_at_end(

@@ -29,6 +29,7 @@ class Follower:
     end: int
     caught_up_at: float  # monotonic; when it last had everything
     fetched_at: float
+    leader_end: int  # at that fetch
     broker_epoch: int = -1  # of its last fetch
 
 
@@ -62,7 +63,7 @@ class Leadership:
 
     def learn(self, replica: int, end: int, now: float) -> None:
         """A follower's end from its own log, before it has fetched from us."""
-        self.followers.setdefault(replica, Follower(end, now, now))
+        self.followers.setdefault(replica, Follower(end, now, now, end))
 
     def fetched(
         self,
@@ -82,12 +83,16 @@ class Leadership:
             return False
         follower = self.followers.get(replica)
         if follower is None:
-            follower = self.followers[replica] = Follower(offset, now, now)
-        follower.end = offset
-        follower.fetched_at = now
-        follower.broker_epoch = broker_epoch
+            follower = self.followers[replica] = Follower(offset, now, now, log_end)
         if offset >= log_end:
             follower.caught_up_at = now
+        elif offset >= follower.leader_end:
+            # A log that grows all the time: it has what the leader had at its fetch before (as Kafka counts).
+            follower.caught_up_at = max(follower.caught_up_at, follower.fetched_at)
+        follower.end = offset
+        follower.fetched_at = now
+        follower.leader_end = log_end
+        follower.broker_epoch = broker_epoch
         return self._raise_watermark()
 
     def update(self, state: PartitionState, now: float) -> bool:

@@ -179,6 +179,9 @@ class Requests:
         if bytes_left > 0:
             size = min(requested["PartitionMaxBytes"], bytes_left)
             records = await _read(partition, decision.offset, size, fetcher.older_until)
+            if partition.leadership is not term:
+                # The term has ended meanwhile: its records and high watermark are of a log that may be gone.
+                return row | {"ErrorCode": Code.NOT_LEADER_OR_FOLLOWER}, True
         watermark = partition.view().high_watermark
         due = bool(records) or partition.sent_watermarks.get(replica) != watermark
         partition.sent_watermarks[replica] = watermark

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.kafka import quorum
 from penstock.kafka.client import Client
-from penstock.model.errors.wire import KafkaBusy
+from penstock.model.errors.wire import KafkaBusy, KafkaRefused
 from penstock.wire.logs import Entry, write_framed
 from penstock.wire.records import CONTROL, Record, write
 from tests.kafka.fake_broker import FakeBroker, fake_broker
@@ -100,6 +100,24 @@ async def test_a_trimmed_log_is_read_from_its_snapshot(client: Client) -> None:
     assert (names(first), first.is_snapshot, first.next_offset) == (["a", "b"], True, 10)
     assert {record.offset for record in first.records} == {9}
     assert (names(second), second.is_snapshot, second.next_offset) == (["c", "d", "e"], False, 14)
+
+
+async def test_a_part_of_a_snapshot_is_not_taken_for_the_whole(
+    controller: FakeController, client: Client
+) -> None:
+    """Topics and brokers that it lacks would count as deleted."""
+    whole, size = controller.snapshot_part, len(controller.snapshot)
+
+    def cut(request: Request) -> dict[str, Any]:
+        response = whole(request)
+        (part,) = response["Topics"][0]["Partitions"]
+        if part["Position"] > 0:
+            part["UnalignedRecords"] = b""
+        return response
+
+    controller.node.responses["FetchSnapshot"] = cut
+    with pytest.raises(KafkaRefused, match=f"of {size} bytes"):
+        await quorum.read(client, 0)
 
 
 async def test_uncommitted_records_are_not_returned(controller: FakeController, client: Client) -> None:

@@ -171,9 +171,11 @@ async def _snapshot(
         check("FetchSnapshot", response["ErrorCode"], None, "metadata snapshot")
         p = response["Topics"][0]["Partitions"][0]
         check("FetchSnapshot", p["ErrorCode"], None, "metadata snapshot")
-        size = min(p["Size"], SNAPSHOT_BYTES_MAX)
-        if not p["UnalignedRecords"]:
-            break
+        size = p["Size"]
+        if not p["UnalignedRecords"] or size > SNAPSHOT_BYTES_MAX:
+            # A part of a snapshot would be taken for the whole state: topics and brokers would be missing.
+            detail = f"{len(data)} of {size} bytes"
+            raise broker_error("FetchSnapshot", Code.UNKNOWN_SERVER_ERROR, detail, "metadata snapshot")
         data += p["UnalignedRecords"]
     end = snapshot_id["EndOffset"]
     written = [entry for _, _, entry in _records(bytes(data)) if entry is not None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,6 @@ from penstock.model.errors.backup import (
 from penstock.model.errors.settings import SettingInvalid
 from penstock.model.settings_reader import Section
 from penstock.tier.store import KEYS, Store, StoreSettings, read_store_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -95,3 +93,30 @@ def test_settings_name_a_directory_or_a_bucket(tmp_path: Path) -> None:
     for wrong in ({}, {"kind": "tape"}, {"kind": "s3"}):
         with pytest.raises(SettingInvalid):
             read(**wrong)
+
+
+async def test_an_object_and_the_directories_above_it_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also an object that an earlier attempt has left, which may have died before it was."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()).removeprefix(f"{tmp_path}/"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    settings = StoreSettings("file", "east", tmp_path / "new" / "store")
+    store = Store(settings)
+    assert {str(tmp_path), "new"} <= set(synced), "the directories of the store itself"
+    synced.clear()
+    await store.create("a/b/1", b"one")
+    below = {f"new/store/{path}" for path in ("east/a/b/1", "east/a/b", "east/a", "east")} | {"new/store"}
+    assert set(synced) == below
+    synced.clear()
+    await store.create("a/b/2", b"two")
+    assert set(synced) == {"new/store/east/a/b/2", "new/store/east/a/b"}, "what is new only"
+    synced.clear()
+    assert not await Store(settings).create("a/b/1", b"one")
+    assert set(synced) == below

@@ -1,6 +1,6 @@
 """An object store: a directory or an S3 bucket. Every write is conditional, so nothing is overwritten.
 
-A file store syncs each object and its directory before a write returns. Calls have time limits and a
+A file store syncs each object and its directories before a write returns. Calls have time limits and a
 bounded number of retries; then they raise `StoreUnavailable`.
 """
 
@@ -43,6 +43,7 @@ REASON_CHARS_MAX: Final = 300
 OBJECT_BYTES_MAX: Final = 256 << 20  # read at once
 DELETE_BATCH: Final = 100
 LIST_PAGE: Final = 1000
+DIRECTORIES_MAX: Final = 100_000  # remembered as durable
 PROBE: Final = "probe"
 
 SETTINGS: Final = (
@@ -107,10 +108,15 @@ class Store:
         self._root = settings.directory
         self.name = str(settings.directory) if settings.directory else f"s3://{settings.bucket}"
         self._slots = asyncio.Semaphore(CALLS_MAX)
+        self._durable: set[Path] = set()  # directories whose names are on disk
         self._store: LocalStore | S3Store
         if settings.directory is not None:
+            root = settings.directory.absolute()
             try:
-                self._store = LocalStore(settings.directory.absolute(), mkdir=True)
+                made = [one for one in (root, *root.parents) if not one.exists()]
+                self._store = LocalStore(root, mkdir=True)
+                for one in made:
+                    _sync(one.parent)
             except (OSError, BaseError) as failure:
                 raise StoreUnavailable(store=self.name, reason=str(failure)) from failure
         else:
@@ -118,7 +124,7 @@ class Store:
 
     async def create(self, key: str, data: bytes | memoryview) -> bool:
         """Write a new object. False if it exists already with this content; raises if with another."""
-        path = joined(self.prefix, key)
+        path, created = joined(self.prefix, key), True
         try:
             await self._call(
                 lambda: obstore.put(self._store, path, bytes(data), mode="create", use_multipart=False)
@@ -126,10 +132,14 @@ class Store:
         except AlreadyExistsError:
             if await self.read(key) != bytes(data):
                 raise ObjectExists(key=key, store=self.name) from None
-            return False
+            created = False
         if self._root is not None:
-            await asyncio.to_thread(_sync, self._root / path)
-        return True
+            # Also one that exists: the attempt that created it may have died before it was on disk.
+            try:
+                await self._call(partial(self._make_durable, self._root, self._root / path))
+            except FileNotFoundError:
+                raise ObjectMissing(key=key, store=self.name) from None
+        return created
 
     async def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         path = joined(self.prefix, key)
@@ -180,6 +190,17 @@ class Store:
             return
         raise StoreUnconditional(store=self.name)
 
+    def _make_durable(self, root: Path, path: Path) -> None:
+        """Sync an object, its name, and the names of directories that are new."""
+        _sync(path)
+        _sync(path.parent)
+        directory = path.parent
+        while directory != root and directory not in self._durable:
+            _sync(directory.parent)
+            if len(self._durable) < DIRECTORIES_MAX:
+                self._durable.add(directory)
+            directory = directory.parent
+
     async def _call(self, call: Callable[[], V]) -> V:
         """Call in a thread: obstore's own coroutines abort the process if it exits soon after an error."""
         try:
@@ -217,10 +238,9 @@ def _s3(settings: StoreSettings) -> S3Store:
 
 
 def _sync(path: Path) -> None:
-    """Make a file and its name durable."""
-    for one in (path, path.parent):
-        descriptor = os.open(one, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Make a file durable, or the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

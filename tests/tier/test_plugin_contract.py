@@ -125,6 +125,9 @@ def test_a_failed_copy_is_always_retriable(results: tuple[Mapping[str, list[str]
 
     for case in ("again", "short-file", "wrong-end", "damaged"):
         assert printed[case] == ["RetriableRemoteStorageException"], case
+    assert printed["error"] == ["RetriableRemoteStorageException"] * 2, (
+        "an error ends the copies of a partition"
+    )
     assert (printed["blocked"], printed["blocked-after"]) == (["1"], ["0"])
     complete = {path.stem[-1] for path in store.rglob("*.json")}
     assert complete == {"Q", "g", "w"}  # of the attempts 1, 2 and 7: the others do not exist
@@ -137,6 +140,8 @@ def test_each_failed_read_has_its_exception(results: tuple[Mapping[str, list[str
 
     assert printed["no-transactions"] == ["RemoteResourceNotFoundException"]
     assert printed["missing"] == ["RemoteResourceNotFoundException"]
+    # Not "there is no such index": the broker would serve aborted transactions as committed.
+    assert printed["missing-index"] == ["RemoteStorageException"]
     assert printed["negative"] == ["IllegalArgumentException"]
     assert printed["spoilt"] == ["IOException"]
     assert printed["wrong-custom"] == ["RemoteStorageException"]

@@ -103,6 +103,12 @@ public final class Contract {
         print("blocked", bean("CopiesBlocked"));
         print("missing", error(() -> plugin.fetchLogSegment(
             metadata("AAAAAAAAAAAAAAAAAAAABg", end, size, Optional.empty()), 0)));
+        print("missing-index", error(() -> plugin.fetchIndex(
+            metadata("AAAAAAAAAAAAAAAAAAAABg", end, size, Optional.empty()), IndexType.TRANSACTION)));
+        RemoteLogSegmentMetadata exhausted = metadata("AAAAAAAAAAAAAAAAAAAACA", end, size, Optional.empty());
+        for (Error each : List.of(new OutOfMemoryError(), new NoClassDefFoundError())) {
+            print("error", error(() -> plugin.copyLogSegmentData(exhausted, failing(each))));
+        }
         print("negative", error(() -> plugin.fetchLogSegment(finished, -1)));
         RemoteLogSegmentMetadata spoilt = metadata("AAAAAAAAAAAAAAAAAAAABw", end, size, Optional.empty());
         plugin.copyLogSegmentData(spoilt, data(true));
@@ -119,6 +125,16 @@ public final class Contract {
         return new RemoteLogSegmentMetadata(new RemoteLogSegmentId(PLACE, Uuid.fromString(id)), 0, end,
             1_700_000_000_123L, 1, 1_700_000_000_456L, (int) bytes, custom,
             RemoteLogSegmentState.COPY_SEGMENT_STARTED, EPOCHS);
+    }
+
+    /** A segment whose file cannot be opened for lack of memory, or of a class. */
+    private LogSegmentData failing(Error error) {
+        return new LogSegmentData(segment, segment, segment, Optional.empty(), segment, ByteBuffer.allocate(0)) {
+            @Override
+            public Path logSegment() {
+                throw error;
+            }
+        };
     }
 
     private LogSegmentData data(boolean transactional) throws IOException {

@@ -83,7 +83,8 @@ public final class PenstockStorageManager implements RemoteStorageManager {
             LOG.error("copy blocked: segment {} of {} is damaged on this broker: {}. It is not uploaded, and stays.",
                 segment.startOffset(), place, damaged.getMessage());
             throw new RetriableRemoteStorageException("the segment is damaged: " + damaged.getMessage(), damaged);
-        } catch (IOException | RuntimeException error) {
+        } catch (IOException | RuntimeException | OutOfMemoryError | LinkageError error) {
+            // An error would end the broker's copies of this partition until its leader changes.
             metrics.copyFailures.increment();
             throw new RetriableRemoteStorageException("copy of " + place + " at " + segment.startOffset()
                 + " failed: " + error.getMessage(), error);
@@ -112,17 +113,23 @@ public final class PenstockStorageManager implements RemoteStorageManager {
     public InputStream fetchIndex(RemoteLogSegmentMetadata segment, IndexType type) throws RemoteStorageException {
         try {
             return reader.index(segment, type.name().toLowerCase(Locale.ROOT));
+        } catch (SegmentReader.NoSuchIndex absent) {
+            throw new RemoteResourceNotFoundException(absent.getMessage(), absent);
         } catch (IOException | RuntimeException error) {
-            throw readError(segment, error);
+            // Also an object that is missing: the broker would take its transactions for committed.
+            throw new RemoteStorageException(message(segment, error), error);
         }
     }
 
     private static RemoteStorageException readError(RemoteLogSegmentMetadata segment, Exception error) {
-        String message = "read of " + segment.remoteLogSegmentId() + " failed: " + error.getMessage();
         if (error instanceof ObjectStore.MissingObject) {
-            return new RemoteResourceNotFoundException(message, error);
+            return new RemoteResourceNotFoundException(message(segment, error), error);
         }
-        return new RemoteStorageException(message, error);
+        return new RemoteStorageException(message(segment, error), error);
+    }
+
+    private static String message(RemoteLogSegmentMetadata segment, Exception error) {
+        return "read of " + segment.remoteLogSegmentId() + " failed: " + error.getMessage();
     }
 
     @Override

@@ -39,13 +39,13 @@ final class SegmentReader {
         return new ChunkStream(segment, keys, manifest, start, Math.min(end, manifest.logBytes() - 1));
     }
 
-    /** An index; {@link ObjectStore.MissingObject} if the segment has none of that name. */
+    /** An index; {@link NoSuchIndex} if the segment was stored without one of that name. */
     InputStream index(RemoteLogSegmentMetadata segment, String name) throws IOException {
         SegmentKeys keys = SegmentKeys.of(root, segment);
         Manifest manifest = manifest(keys, segment);
         int[] range = manifest.indexes().get(name);
         if (range == null) {
-            throw new ObjectStore.MissingObject(keys.indexes() + " (" + name + ")");
+            throw new NoSuchIndex(keys.indexes() + " has no index " + name);
         }
         byte[] all = cache.get(new ChunkCache.Range(keys.indexes(), 0, manifest.indexBytes(), manifest.indexCrc()));
         return new ByteArrayInputStream(all, range[0], range[1]);
@@ -74,6 +74,15 @@ final class SegmentReader {
         Known known = new Known(Manifest.decode(bytes), Manifest.crc(bytes));
         manifests.put(stem, known);
         return known;
+    }
+
+    /** The segment has no transactions, so no index of them. */
+    static final class NoSuchIndex extends IOException {
+        private static final long serialVersionUID = 1;
+
+        NoSuchIndex(String message) {
+            super(message);
+        }
     }
 
     private record Known(Manifest manifest, int crc) {

@@ -17,11 +17,12 @@ from penstock.backup.in_place.proof import InPlaceProof
 from penstock.backup.in_place.restorer import InPlaceRestorer
 from penstock.backup.restore_store import RestoreStore
 from penstock.backup.restorer import Restorer
-from penstock.kafka.admin import transactions
+from penstock.kafka.admin import reassignments, transactions
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.metadata_image import PartitionState
 from penstock.model.durability import Intent
 from penstock.model.errors.backup import InPlaceUnproven, RestoreRunning, RestoreYielded
+from penstock.model.errors.wire import ProducerFenced
 from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.responses import Timestamp
 from tests.tier.segments import CLUSTER, TOPIC_ID
@@ -219,3 +220,43 @@ def test_nothing_more_is_done_once_a_partition_is_as_it_was() -> None:
 def test_a_log_start_that_falls_has_an_intent_of_its_topic() -> None:
     planned = intents.restore_in_place(["orders"], "restore r1", 5)
     assert planned == [("named/orders", Intent("restore", "restore r1", until_ms=5))]
+
+
+async def test_a_process_that_was_fenced_moves_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its successor restores the same partition; a refused move is something else."""
+    moves = []
+
+    async def alter(_: object, targets: dict[TopicPartition, Any]) -> dict[TopicPartition, None]:
+        moves.append(targets)
+        return {}
+
+    async def fenced(_: object) -> None:
+        raise ProducerFenced(transactional_id="_penstock.restore", api="EndTxn")
+
+    async def changed(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(reassignments, "alter", alter)
+    monkeypatch.setattr(InPlacePartitionRun, "_until_changed", changed)
+    one = partition_run({})
+    one.reached = fenced
+    with pytest.raises(ProducerFenced):
+        await one._carry_out(Place((S, 1, 2), dropped=3), observation(S))
+    assert len(moves) == 1
+
+
+async def test_nothing_is_recorded_after_a_record_whose_outcome_is_unknown() -> None:
+    """A broker could take it for a repetition of the first, and drop it."""
+    attempts: list[object] = []
+
+    async def commit(records: object) -> None:
+        attempts.append(records)
+        raise ProducerFenced(transactional_id="_penstock.restore", api="EndTxn")
+
+    store = RestoreStore(NOTHING)
+    producer: Any = SimpleNamespace(commit=commit)
+    store._producer = producer
+    for _ in range(2):
+        with pytest.raises(ProducerFenced):
+            await store.put("restore/orders", {"step": "leads"})
+    assert (len(attempts), store.documents) == (1, {})

@@ -37,6 +37,7 @@ class RestoreStore:
         self._client = client
         self._position: int | None = None
         self._producer: TransactionalProducer | None = None
+        self._lost: PenstockError | None = None  # why nothing can be written any more
         self.documents: dict[str, Document] = {}
 
     async def claim(self) -> None:
@@ -66,10 +67,19 @@ class RestoreStore:
                 return
 
     async def put(self, key: str, document: Document | None) -> None:
-        """Write one document, or remove it. It is committed when this returns."""
+        """Write one document, or remove it. It is committed when this returns.
+
+        After an error nothing more is written: a successor has fenced this process, or the outcome is not
+        known, and a broker could take the next record for a repetition of this one and drop it."""
         assert self._producer is not None, "call claim() before put()"
+        if self._lost is not None:
+            raise self._lost
         value = None if document is None else json.dumps(document, sort_keys=True).encode()
-        await self._producer.commit([ProducerRecord(PARTITION, key.encode(), value)])
+        try:
+            await self._producer.commit([ProducerRecord(PARTITION, key.encode(), value)])
+        except PenstockError as error:
+            self._lost = error
+            raise
         self._apply(key.encode(), value)
 
     def restores(self) -> dict[str, Document]:

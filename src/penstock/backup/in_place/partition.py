@@ -230,11 +230,9 @@ class InPlacePartitionRun:
     async def _carry_out(self, move: Move, observation: Observation) -> None:
         try:
             match move:
-                case Place(replicas, dropped):
+                case Place(replicas, _):
                     results_or_raise(await reassignments.alter(self.client, {self.place: replicas}))
                     await self._until_changed(observation)
-                    if dropped >= 0:
-                        await self.reached(InPlaceStep.DROPPED)
                 case Elect(leader):
                     if leader == self.shadow.id and not await self._prepare():
                         return
@@ -245,6 +243,10 @@ class InPlacePartitionRun:
         except PenstockError as error:
             # Refused while the controller or a leader changes; decided again from the state then.
             log.info("restore move refused", partition=str(self.place), move=repr(move), error=str(error))
+            return
+        # Not within: a record that cannot be written means that another process has taken over.
+        if isinstance(move, Place) and move.dropped >= 0:
+            await self.reached(InPlaceStep.DROPPED)
 
     async def _prepare(self) -> bool:
         """The last checks before producers wait; false if the leader cannot be asked now."""

@@ -35,6 +35,7 @@ from penstock.backup.layout import entry_key, part_key
 from penstock.tier.format import LOG, MANIFEST, SegmentKey, encode_manifest, id_text
 from penstock.tier.store import Store, StoreSettings
 from penstock.tier.sweep import DAY_MS, Hold, SegmentObjects
+from penstock.tier.sweeper import RESTORES_CHECKED_EVERY, unless_restoring
 from tests.harness.command import ROOT, clean_environment
 from tests.tier.segments import CLUSTER, NOW_MS, TOPIC_ID, log_of, manifest_of
 
@@ -259,9 +260,14 @@ async def offsets(store: Store, start: int) -> list[int]:
     return [batch.base_offset async for part in archive.batches(chain, start) for batch in part]
 
 
-async def expire(store: Store, *, may_delete: bool = True) -> int:
+async def expire(store: Store, *, may_delete: bool = True, restoring: str = "") -> int:
+    """`restoring` is a restore that begins after the decision."""
+
+    async def running() -> str:
+        return restoring
+
     plan = await plan_expiry(store, CLUSTER, KEEP_DAYS, restore_running=False, now_ms=NOW_MS)
-    return await carry_out(store, CLUSTER, plan, may_delete=lambda: may_delete)
+    return await carry_out(store, CLUSTER, plan, may_delete=unless_restoring(lambda: may_delete, running))
 
 
 async def test_an_expiry_leaves_what_a_restore_to_the_start_of_the_window_needs(tmp_path: Path) -> None:
@@ -272,6 +278,7 @@ async def test_an_expiry_leaves_what_a_restore_to_the_start_of_the_window_needs(
     assert await expire(store) == 0
     await release(store, CLUSTER, "audit", NOW_MS)
     assert await expire(store, may_delete=False) == 0
+    assert await expire(store, restoring="orders-1") == 0
 
     assert await expire(store) > 0
 
@@ -310,6 +317,24 @@ async def test_the_next_expiry_completes_one_that_was_killed(tmp_path: Path, poi
 
     assert await objects(store) == await objects(undisturbed)
     assert await offsets(store, 4) == [4, 6, 8, 10]
+
+
+async def test_a_restore_that_begins_in_the_middle_of_a_run_ends_it() -> None:
+    """It reads every segment of its log, also those that the run has chosen before."""
+    restores = ["", "", "orders-1", ""]
+
+    async def running() -> str:
+        return restores.pop(0)
+
+    may_delete = unless_restoring(lambda: True, running)
+    allowed = [await may_delete() for _ in range(4 * RESTORES_CHECKED_EVERY)]
+    assert allowed == [True] * (2 * RESTORES_CHECKED_EVERY) + [False] * (2 * RESTORES_CHECKED_EVERY)
+    assert restores == [""], "once ended, it stays so"
+
+
+def test_a_clock_that_is_behind_the_catalogue_deletes_nothing() -> None:
+    ahead = Sample(NOW_MS + 2 * FRESH_MS, frozenset(), {})
+    assert "ahead of this clock" in decide(facts([], [ahead]), NOW_MS).refused
 
 
 async def test_a_part_that_an_expiry_deleted_is_stored_again_by_the_next_entry(tmp_path: Path) -> None:

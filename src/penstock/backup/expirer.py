@@ -29,11 +29,12 @@ from penstock.tier.format import joined
 from penstock.tier.sweeper import stored_segments
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from penstock.backup.expiry import Place
     from penstock.tier.format import SegmentKey
     from penstock.tier.store import Store
+    from penstock.tier.sweeper import MayDelete
 
 DECIDED: Final = declare("backup.expiry.decided", "an expiry has decided, and deleted nothing")
 HALFWAY: Final = declare("backup.expiry.halfway", "half of the objects of an expiry are deleted")
@@ -71,14 +72,14 @@ async def plan_expiry(
     return decide(facts, now_ms)
 
 
-async def carry_out(store: Store, cluster: str, plan: ExpiryPlan, *, may_delete: Callable[[], bool]) -> int:
+async def carry_out(store: Store, cluster: str, plan: ExpiryPlan, *, may_delete: MayDelete) -> int:
     """Delete what a plan has, for as long as this process may; the number of objects. A run that is killed is
     continued by the next."""
     reach(DECIDED)
     keys = [*plan.keys, *plan.gaps, *(entry_key(cluster, at) for at in plan.entries)]
     deleted = 0
     for number, key in enumerate(keys):
-        if not may_delete():
+        if not await may_delete():
             return deleted
         if number == len(keys) // 2:
             reach(HALFWAY)
@@ -87,15 +88,15 @@ async def carry_out(store: Store, cluster: str, plan: ExpiryPlan, *, may_delete:
     return deleted + await _delete_parts(store, cluster, plan, may_delete)
 
 
-async def _delete_parts(store: Store, cluster: str, plan: ExpiryPlan, may_delete: Callable[[], bool]) -> int:
+async def _delete_parts(store: Store, cluster: str, plan: ExpiryPlan, may_delete: MayDelete) -> int:
     """Parts go last, and none that an entry uses which was written meanwhile."""
     catalogue, deleted = Catalogue(store, cluster), 0
     if not plan.parts:
         return 0
-    newest = await catalogue.entry_at()
-    used = set(newest.parts.values()) if newest is not None else set()
+    times = await catalogue.times()
+    used = set((await catalogue.entry(times[-1])).parts.values()) if times else set()
     for digest in plan.parts:
-        if not may_delete():
+        if not await may_delete():
             break
         if digest not in used:
             await store.delete([part_key(cluster, digest)])

@@ -174,6 +174,8 @@ def _refusal(facts: ExpiryFacts, now_ms: int) -> str:
         return f"the catalogue does not cover the last {facts.keep_days:g} days"
     if now_ms - facts.samples[-1].at_ms > FRESH_MS:
         return "the last entry of the catalogue is older than an hour"
+    if facts.samples[-1].at_ms - now_ms > FRESH_MS:
+        return "the last entry of the catalogue is more than an hour ahead of this clock"
     return ""
 
 

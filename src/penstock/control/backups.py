@@ -27,7 +27,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.errors.backup import BackupNotConfigured
 from penstock.tier import sweeper
 from penstock.tier.store import Store
-from penstock.tier.sweeper import SweepSettings
+from penstock.tier.sweeper import SweepSettings, unless_restoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,19 +180,20 @@ class Backups:
 
     async def _sweep(self, opened: _Opened, at_ms: int) -> Sweep:
         restore_running = bool(await running_restore(opened.client))
+        may_delete = unless_restoring(self._leads, lambda: running_restore(opened.client))
         keep_days = opened.settings.keep_days
         refused, tier_objects, postponed, orphans, missing = [], 0, 0, 0, 0
         if opened.tier is not None:
             held = tuple(await holds(opened.store, opened.cluster))
             facts = SweepSettings(keep_days, held, restore_running)
             plan = await sweeper.plan_sweep(opened.client, opened.tier, facts)
-            tier_objects = await sweeper.carry_out(opened.tier, plan, may_delete=self._leads)
+            tier_objects = await sweeper.carry_out(opened.tier, plan, may_delete=may_delete)
             refused.append(plan.refused)
             postponed, orphans, missing = plan.postponed, len(plan.orphans), len(plan.missing)
         expiry = await expirer.plan_expiry(
             opened.store, opened.cluster, keep_days, restore_running=restore_running
         )
-        backup_objects = await expirer.carry_out(opened.store, opened.cluster, expiry, may_delete=self._leads)
+        backup_objects = await expirer.carry_out(opened.store, opened.cluster, expiry, may_delete=may_delete)
         refused.append(expiry.refused)
         return Sweep(
             at_ms,

@@ -19,12 +19,15 @@ from penstock.tier.metadata import TOPIC, TierMetadata
 from penstock.tier.sweep import Facts, Hold, SegmentObjects, SweepPlan, decide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from penstock.kafka.client import Client
     from penstock.tier.format import SegmentKey, Tombstone
     from penstock.tier.store import Store
 
+    MayDelete = Callable[[], Awaitable[bool]]
+
+RESTORES_CHECKED_EVERY: Final = 50  # objects: a restore reads what the decision has not kept for it
 DECIDED: Final = declare("tier.sweep.decided", "the sweeper has decided, and deleted nothing")
 HALFWAY: Final = declare("tier.sweep.halfway", "half of the objects of a sweep are deleted")
 
@@ -92,13 +95,27 @@ async def plan_sweep(client: Client, store: Store, settings: SweepSettings) -> S
     return decide(facts, int(time.time() * 1000))
 
 
-async def carry_out(store: Store, plan: SweepPlan, *, may_delete: Callable[[], bool] = lambda: True) -> int:
+def unless_restoring(leads: Callable[[], bool], restoring: Callable[[], Awaitable[object]]) -> MayDelete:
+    """Whether the next object may be deleted: this process leads, and no restore has begun meanwhile."""
+    number, stopped = 0, False
+
+    async def may_delete() -> bool:
+        nonlocal number, stopped
+        if not stopped and number % RESTORES_CHECKED_EVERY == 0:
+            stopped = bool(await restoring())
+        number += 1
+        return not stopped and leads()
+
+    return may_delete
+
+
+async def carry_out(store: Store, plan: SweepPlan, *, may_delete: MayDelete) -> int:
     """Delete what a plan has, for as long as this process may; the number of objects. A run that is killed is
     continued by the next."""
     reach(DECIDED)
     keys = plan.keys
     for number, (key, suffix) in enumerate(keys):
-        if not may_delete():
+        if not await may_delete():
             return number
         if number == len(keys) // 2:
             reach(HALFWAY)

@@ -18,6 +18,7 @@ from penstock.model.errors import Exit
 from penstock.model.errors.backup import SweepRefused
 from penstock.model.plural import counted
 from penstock.tier.store import Store
+from penstock.tier.sweeper import unless_restoring
 
 
 async def expire(
@@ -37,10 +38,11 @@ async def expire(
     async with Client(parsed.cluster.bootstrap, parsed.cluster.security) as client:
         cluster = (await client.cluster()).id or ""
         running = bool(await running_restore(client))
-    plan = await plan_expiry(store, cluster, parsed.keep_days, restore_running=running)
-    if plan.refused and not dry_run:
-        raise SweepRefused(reason=plan.refused)
-    deleted = 0 if dry_run else await carry_out(store, cluster, plan, may_delete=lambda: True)
+        plan = await plan_expiry(store, cluster, parsed.keep_days, restore_running=running)
+        if plan.refused and not dry_run:
+            raise SweepRefused(reason=plan.refused)
+        may_delete = unless_restoring(lambda: True, lambda: running_restore(client))
+        deleted = 0 if dry_run else await carry_out(store, cluster, plan, may_delete=may_delete)
     keys = [*plan.keys, *plan.gaps]
     keys += [entry_key(cluster, at) for at in plan.entries] + [part_key(cluster, one) for one in plan.parts]
     document: dict[str, Any] = {

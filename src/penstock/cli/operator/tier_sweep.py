@@ -18,7 +18,7 @@ from penstock.model.errors import Exit
 from penstock.model.errors.backup import ShadowSettingsMissing, SweepRefused
 from penstock.model.plural import counted
 from penstock.tier.store import Store
-from penstock.tier.sweeper import SweepSettings, carry_out, plan_sweep
+from penstock.tier.sweeper import SweepSettings, carry_out, plan_sweep, unless_restoring
 
 
 async def sweep(
@@ -44,7 +44,8 @@ async def sweep(
         plan = await plan_sweep(client, store, facts)
         if plan.refused and not dry_run:
             raise SweepRefused(reason=plan.refused)
-        deleted = 0 if dry_run else await carry_out(store, plan)
+        may_delete = unless_restoring(lambda: True, lambda: running_restore(client))
+        deleted = 0 if dry_run else await carry_out(store, plan, may_delete=may_delete)
     rows = [{"key": key.path(suffix)} for key, suffix in plan.keys]
     document: dict[str, Any] = {
         "delete": [row["key"] for row in rows],

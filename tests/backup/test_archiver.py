@@ -230,6 +230,41 @@ async def test_a_store_that_fails_is_tried_again(
     assert await stored_batches(store) == kafka.batches
 
 
+async def test_a_segment_that_cannot_be_read_is_stored_again(
+    kafka: Kafka, store: Store, tmp_path: Path
+) -> None:
+    """A manifest that a power loss cut off stops neither this partition nor others."""
+    for _ in range(2):
+        kafka.append(3)
+        await (await started(kafka, store)).round()
+    last = max((tmp_path / "store").rglob("*.json"))
+    last.write_bytes(b"")
+    archiver = await started(kafka, store)
+    assert archiver._ends == {(id_text(TOPIC), 0): (6, 0)}
+    await archiver.round()
+    assert archiver.totals.segments == 1
+    last.unlink()
+    assert await stored_batches(store) == kafka.batches
+
+
+async def test_a_replica_without_the_next_offset_makes_the_round_incomplete(
+    kafka: Kafka, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.append(3)
+    archiver = await started(kafka, store)
+
+    async def behind(*_: object) -> dict[LogId, RawLog]:
+        return {LOG: RawLog(b"", -1, -1, out_of_range=True)}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(raw_fetch, "fetch", behind)
+        await archiver.round()
+    assert "broker 2 does not have offset 0" in archiver.logs[LOG].problem
+    assert archiver.last_round_at == 0
+    await archiver.round()
+    assert archiver.last_round_at > 0
+
+
 async def test_a_deleted_topic_is_forgotten_and_its_backup_stays(kafka: Kafka, store: Store) -> None:
     kafka.append(3)
     archiver = await started(kafka, store)

@@ -214,12 +214,47 @@ async def test_a_damaged_catalogue_is_reported(store: Store, tmp_path: Path) -> 
     assert [one.what for one in empty.problems] == ["it has no entry"]
 
 
+@pytest.mark.parametrize("damage", ["entry", "part", "no part"])
+async def test_a_damaged_entry_prevents_no_restore_from_the_others(
+    store: Store, tmp_path: Path, damage: str
+) -> None:
+    archive, catalogue = await archived(store), Catalogue(store, CLUSTER)
+    directory = tmp_path / "store" / "east" / CLUSTER / "catalogue"
+    parts = set((directory / "parts").iterdir())
+    changed = {TOPIC_ID: TOPICS["topics"][TOPIC_ID] | {"configs": {"retention.ms": "1"}}}
+    await catalogue.write({"topics": changed}, NOW_MS + 1)
+    (added,) = set((directory / "parts").iterdir()) - parts
+    if damage == "no part":
+        added.unlink()
+    else:
+        (added if damage == "part" else max((directory / "entries").iterdir())).write_bytes(b"")
+
+    assert await resolve(Catalogue(store, CLUSTER), archive, Selection("orders")) == (TOPIC_ID, "orders")
+
+    known = await Catalogue(store, CLUSTER).topic(TOPIC_ID)
+    assert known is not None
+    assert (known[0], known[1].at_ms) == (TOPICS["topics"][TOPIC_ID], NOW_MS)
+    resumed = Catalogue(store, CLUSTER)
+    await resumed.resume()
+    assert resumed.last is not None
+
+
 def test_an_entry_is_due_on_change_and_after_the_interval() -> None:
     before = Entry(1000, {"topics": "a", "groups": "b"})
     assert is_due(None, {}, 0, 60_000)
-    assert not is_due(before, {"topics": "a"}, 60_999, 60_000)
-    assert is_due(before, {"topics": "a"}, 61_000, 60_000)
-    assert is_due(before, {"topics": "c"}, 1001, 60_000)
+    assert not is_due(before, {"topics": "a"}, 59_999, 60_000)
+    assert is_due(before, {"topics": "a"}, 60_000, 60_000)
+    assert is_due(before, {"topics": "a"}, -1, 60_000), "a clock was set back"
+    assert is_due(before, {"topics": "c"}, 1, 60_000)
+
+
+async def test_an_entry_follows_the_last_one_also_if_the_clock_was_set_back(store: Store) -> None:
+    catalogue = Catalogue(store, CLUSTER)
+    await catalogue.write(TOPICS, NOW_MS)
+    await catalogue.write({"topics": {}}, NOW_MS - 3_600_000)
+    entry = await catalogue.entry_at()
+    assert entry is not None
+    assert (entry.at_ms, await catalogue.part(entry, "topics")) == (NOW_MS + 1, {})
 
 
 async def test_holds_are_kept_until_they_are_released(store: Store) -> None:

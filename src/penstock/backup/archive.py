@@ -7,8 +7,11 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from penstock.backup.chain import Chain, chain_of
 from penstock.backup.layout import GAPS, Gap, parse_gap
+from penstock.model.errors.backup import ManifestInvalid, ObjectMissing
 from penstock.tier.format import LOG, MANIFEST, check_chunk, damaged, decode_manifest, joined, parse_key
 from penstock.wire.digest import BatchDigest, BatchSpan
 from penstock.wire.records import batches
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 READS_MAX: Final = 32  # of manifests at the same time
 CHUNKS_MAX: Final = 8  # kept in memory, of 4 MiB each
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,25 @@ class Archive:
             if MANIFEST in one.suffixes and (place not in last or last[place] < key):
                 last[place] = key
         return last
+
+    async def last_manifests(self) -> list[Manifest]:
+        """Of each partition, the manifest of its last segment; of the one before, if that cannot be read."""
+        by_place: dict[tuple[str, int], list[SegmentKey]] = {}
+        for key in sorted(key for key, one in self.segments.items() if MANIFEST in one.suffixes):
+            by_place.setdefault((key.topic_id, key.partition), []).append(key)
+        limit = asyncio.Semaphore(READS_MAX)
+
+        async def last(keys: list[SegmentKey]) -> Manifest | None:
+            async with limit:
+                for key in reversed(keys):
+                    try:
+                        return await self.manifest(key)
+                    except (ManifestInvalid, ObjectMissing) as error:
+                        log.warning("manifest not readable", segment=key.path(MANIFEST), error=error.message)
+            return None
+
+        read = await asyncio.gather(*map(last, by_place.values()))
+        return [one for one in read if one is not None]
 
     async def manifests(self, keys: Iterable[SegmentKey]) -> list[Manifest]:
         limit = asyncio.Semaphore(READS_MAX)

@@ -96,12 +96,11 @@ class Archiver:
         self._avoided: set[int] = set()
 
     async def resume(self) -> None:
-        """Learn from the store where each partition ends."""
+        """Learn from the store where each partition ends. A segment that cannot be read is fetched again."""
         self.cluster = (await self._client.cluster()).id or ""
         archive = Archive(self.cluster, [self._store])
         await archive.load()
-        last = archive.last_segments()
-        for manifest in await archive.manifests(last.values()):
+        for manifest in await archive.last_manifests():
             epoch = manifest.leader_epochs[-1][0] if manifest.leader_epochs else -1
             self._ends[manifest.topic_id, manifest.partition] = (manifest.end_offset + 1, epoch)
 
@@ -226,6 +225,8 @@ class Archiver:
             return True
         if one.position > end:
             return await self._rewind(key, one, broker)
+        # This replica is behind for a moment. If it stays so, the round must not count as complete.
+        one.problem = f"broker {broker} does not have offset {one.position}, and the leader has it"
         return False
 
     async def _rewind(self, key: LogId, one: ArchivedLog, broker: int) -> bool:

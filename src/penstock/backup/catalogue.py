@@ -18,6 +18,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from penstock.backup.layout import (
     CATALOGUE,
     ENTRIES,
@@ -26,7 +28,7 @@ from penstock.backup.layout import (
     entry_time,
     part_key,
 )
-from penstock.model.errors.backup import CatalogueInvalid, ObjectExists
+from penstock.model.errors.backup import CatalogueInvalid, ObjectExists, ObjectMissing
 from penstock.model.fault_points import declare, reach
 from penstock.tier.format import joined
 
@@ -41,6 +43,8 @@ PROMPT_PARTS: Final = ("topics", "acls", "registry")  # a change of one is writt
 WRITTEN: Final = declare("backup.catalogue.written", "an entry of the catalogue is stored")
 
 Document = dict[str, Any]
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,11 @@ class TopicHistory:
     last_ms: int  # the last one
 
 
-def is_due(before: Entry | None, parts: Mapping[str, str], now_ms: int, interval_ms: int) -> bool:
-    """Whether to write an entry: a prompt part has changed, or the interval is over."""
-    if before is None or now_ms - before.at_ms >= interval_ms:
+def is_due(before: Entry | None, parts: Mapping[str, str], elapsed_ms: float, interval_ms: int) -> bool:
+    """Whether to write an entry: a prompt part has changed, or the interval is over.
+
+    `elapsed_ms` is the time since the last entry; below 0, a clock was set back."""
+    if before is None or not 0 <= elapsed_ms < interval_ms:
         return True
     return any(before.parts.get(name) != parts.get(name) for name in PROMPT_PARTS)
 
@@ -91,9 +97,7 @@ class Catalogue:
         return 0.0 if last is None else (last.modified_ms - entry_time(last.key)) / 1000
 
     async def resume(self) -> None:
-        times = await self.times()
-        if times:
-            self.last = await self.entry(times[-1])
+        self.last = await self.entry_at()
 
     async def entry(self, at_ms: int) -> Entry:
         key = entry_key(self.cluster, at_ms)
@@ -107,12 +111,14 @@ class Catalogue:
             raise CatalogueInvalid(key=key, reason=str(failure) or repr(failure)) from failure
 
     async def entry_at(self, at_ms: int | None = None) -> Entry | None:
-        """The last entry up to a time; None if there is none."""
-        times = await self.times()
-        index = len(times) if at_ms is None else bisect_right(times, at_ms)
-        return await self.entry(times[index - 1]) if index else None
+        """The last entry up to a time that can be read; None if there is none."""
+        for at in reversed(await self._times_to(at_ms)):
+            if (entry := await self._readable(at)) is not None:
+                return entry
+        return None
 
     async def entries(self, times: Iterable[int]) -> list[Entry]:
+        """All of them; raises if one cannot be read."""
         limit = asyncio.Semaphore(READS_MAX)
 
         async def one(at: int) -> Entry:
@@ -135,7 +141,9 @@ class Catalogue:
         return self._parts[digest]
 
     async def write(self, parts: Mapping[str, Any], now_ms: int) -> None:
-        """Store the parts that are new, then the entry."""
+        """Store the parts that are new, then the entry. It never sorts before the last one."""
+        if self.last is not None:
+            now_ms = max(now_ms, self.last.at_ms + 1)  # a clock was set back
         digests = {name: digest_of(document) for name, document in parts.items()}
         known = set(self.last.parts.values()) if self.last is not None else set()
         # An expiry that had not seen the last entry may have deleted a part which that entry uses again.
@@ -159,15 +167,27 @@ class Catalogue:
 
     async def topics(self, at_ms: int | None = None) -> dict[str, TopicHistory]:
         """Every topic id that the catalogue has seen up to a time."""
-        times = await self.times()
-        index = len(times) if at_ms is None else bisect_right(times, at_ms)
-        return await self.history(await self.entries(times[:index]))
+        limit = asyncio.Semaphore(READS_MAX)
 
-    async def history(self, entries: Iterable[Entry]) -> dict[str, TopicHistory]:
-        """Every topic id of these entries, which are sorted by time."""
+        async def one(at: int) -> Entry | None:
+            async with limit:
+                return await self._readable(at)
+
+        read = await asyncio.gather(*map(one, await self._times_to(at_ms)))
+        return await self.history([entry for entry in read if entry is not None], lenient=True)
+
+    async def history(self, entries: Iterable[Entry], *, lenient: bool = False) -> dict[str, TopicHistory]:
+        """Every topic id of these entries, which are sorted by time; `lenient`: of those that can be read."""
         history: dict[str, TopicHistory] = {}
         for entry in entries:
-            for topic_id, topic in (await self.part(entry, "topics") or {}).items():
+            try:
+                topics = await self.part(entry, "topics") or {}
+            except (CatalogueInvalid, ObjectMissing) as error:
+                if not lenient:
+                    raise
+                log.warning("topics of an entry not readable", at_ms=entry.at_ms, error=error.message)
+                continue
+            for topic_id, topic in topics.items():
                 first = history[topic_id].first_ms if topic_id in history else entry.at_ms
                 count = len(topic["partitions"])
                 history[topic_id] = TopicHistory(topic_id, topic["name"], count, first, entry.at_ms)
@@ -175,16 +195,29 @@ class Catalogue:
 
     async def topic(self, topic_id: str, at_ms: int | None = None) -> tuple[Document, Entry] | None:
         """A topic as the catalogue had it last, up to a time. Entries are searched from the newest."""
-        times = await self.times()
-        index = len(times) if at_ms is None else bisect_right(times, at_ms)
         seen: set[str] = set()
-        for at in reversed(times[:index]):
-            entry = await self.entry(at)
-            digest = entry.parts.get("topics", "")
-            if digest in seen:
+        for at in reversed(await self._times_to(at_ms)):
+            entry = await self._readable(at)
+            if entry is None or (digest := entry.parts.get("topics", "")) in seen:
                 continue
             seen.add(digest)
-            topics = await self.part(entry, "topics") or {}
+            try:
+                topics = await self.part(entry, "topics") or {}
+            except (CatalogueInvalid, ObjectMissing) as error:
+                log.warning("topics of an entry not readable", at_ms=at, error=error.message)
+                continue
             if topic_id in topics:
                 return topics[topic_id], entry
         return None
+
+    async def _times_to(self, at_ms: int | None) -> list[int]:
+        times = await self.times()
+        return times if at_ms is None else times[: bisect_right(times, at_ms)]
+
+    async def _readable(self, at_ms: int) -> Entry | None:
+        """An entry, or None: a damaged one must not prevent restores from the others."""
+        try:
+            return await self.entry(at_ms)
+        except (CatalogueInvalid, ObjectMissing) as error:
+            log.warning("catalogue entry not readable", at_ms=at_ms, error=error.message)
+            return None

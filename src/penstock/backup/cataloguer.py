@@ -17,6 +17,7 @@ from penstock.kafka.admin.groups import GroupType
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.partition_log import bounds, read
 from penstock.model.errors import PenstockError
+from penstock.model.errors.wire import KafkaDenied, KafkaMissing
 from penstock.model.key_names import REGISTRY_TOPIC
 from penstock.tier.format import id_text
 
@@ -40,6 +41,7 @@ class Cataloguer:
         self._archiver = archiver
         self._interval_ms = interval_ms
         self._groups: dict[str, Any] = {}
+        self._written_at: float | None = None  # monotonic
 
     async def round(self) -> bool:
         """True if an entry was written."""
@@ -49,12 +51,19 @@ class Cataloguer:
         parts["acls"] = await self._acls()
         parts["registry"] = await self._registry(ids)
         digests = {name: digest_of(document) for name, document in parts.items()}
-        if not is_due(self._catalogue.last, digests, now_ms, self._interval_ms):
+        if not is_due(self._catalogue.last, digests, self._elapsed_ms(now_ms), self._interval_ms):
             return False
         parts["groups"] = await self._group_offsets(ids)
         parts["logs"] = self._logs()
         await self._catalogue.write(parts, now_ms)
+        self._written_at = time.monotonic()
         return True
+
+    def _elapsed_ms(self, now_ms: int) -> float:
+        """Since the last entry; by a clock that is never set, if this process wrote it."""
+        if self._written_at is not None:
+            return (time.monotonic() - self._written_at) * 1000
+        return now_ms - self._catalogue.last.at_ms if self._catalogue.last is not None else 0.0
 
     async def _topics(self) -> tuple[dict[str, Any], dict[str, str]]:
         listed = await topics.describe(self._client)
@@ -64,8 +73,10 @@ class Cataloguer:
         for at in range(0, len(names), CONFIGS_PER_CALL):
             resources = [configs.topic(name) for name in names[at : at + CONFIGS_PER_CALL]]
             for resource, entries in (await configs.describe(self._client, resources)).items():
-                if isinstance(entries, PenstockError):
+                if isinstance(entries, KafkaMissing):
                     continue  # deleted meanwhile
+                if isinstance(entries, PenstockError):
+                    raise entries  # without an entry it would count as deleted, and its archive would expire
                 explicit[resource.name] = {
                     name: entry.value for name, entry in entries.items() if entry.source is Source.TOPIC
                 }
@@ -84,6 +95,8 @@ class Cataloguer:
         try:
             listed = await acls.describe(self._client, AclFilter())
         except PenstockError as error:
+            if not isinstance(error, KafkaDenied):
+                raise  # topics would be restored without their ACLs
             log.debug("ACLs not read", error=str(error))  # a cluster without an authorizer has none
             return []
         return sorted(list(astuple(acl)) for acl in listed)

@@ -48,7 +48,7 @@ async def listed_topics(client: Client, archive: Archive, catalogue: Catalogue) 
 async def status_of(client: Client, archive: Archive, catalogue: Catalogue, store: Store) -> dict[str, Any]:
     await archive.load()
     newest = 0
-    for manifest in await archive.manifests(archive.last_segments().values()):
+    for manifest in await archive.last_manifests():
         newest = max(newest, manifest.event_timestamp_ms)
     times = await catalogue.times()
     drilled = await last_drill(store, archive.cluster)

@@ -38,7 +38,7 @@ class Intents:
 async def test_a_restored_log_starts_where_its_backup_does_after_its_intent() -> None:
     recorded = Intents()
     key = PartitionId(ID, 0)
-    state = SimpleNamespace(leader=900_000_000, isr=(1,))
+    state = SimpleNamespace(leader=900_000_000, isr=(1,), leader_epoch=3)
 
     async def end_on(*_: object, **__: object) -> int:
         return 0

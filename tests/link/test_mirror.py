@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -24,6 +26,7 @@ from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.shadow.epoch_history import EpochStart
 from penstock.shadow.leadership import Leadership
 from penstock.shadow.partition import LedPartition, RawBatch
+from penstock.shadow.responses import Diverge, FollowerFetch, fetch_response
 from penstock.wire.records import Record, batches, write
 
 if TYPE_CHECKING:
@@ -248,6 +251,152 @@ async def test_a_lineage_that_is_older_than_the_mirror_truncates_nothing(
         with pytest.raises(SourceUnusable, match="from offset 5 on is missing"):
             await mirror._agreed(PLACE, lineage, 10)
         assert written == []
+
+
+class Shadow:
+    """Leads every partition in an epoch that rises with each term, and knows what it serves."""
+
+    def __init__(self, isr: tuple[int, ...] = STATE.isr) -> None:
+        self.id = SHADOW
+        self.served: dict[PartitionId, LedPartition] = {}
+        self.image = SimpleNamespace(
+            topics={"orders": KEY.topic_id}, partitions={KEY: replace(STATE, isr=isr)}
+        )
+        self.session = SimpleNamespace(fenced=False)
+        self.is_stepping_down = False
+        self.led = self.served.get
+
+    def lead(self, one: LedPartition) -> None:
+        self.served[one.id] = one
+        one.begin_term(self.image.partitions[KEY])
+        for replica in (1, 2):
+            assert one.leadership is not None
+            one.leadership.fetched(replica, min(one.end, 10), one.end, 0.0, broker_epoch=1)
+
+    def forget(self, key: PartitionId) -> None:
+        if (one := self.served.pop(key, None)) is not None:
+            one.leadership = None
+
+    @property
+    def epoch(self) -> int:
+        state: PartitionState = self.image.partitions[KEY]
+        return state.leader_epoch
+
+    async def new_epoch(self, *_: object) -> None:
+        self.image.partitions[KEY] = replace(self.image.partitions[KEY], leader_epoch=self.epoch + 1)
+
+
+class Source:
+    """Its log of epoch 3 ends at `end`; every call in `failing` fails once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, shadow: Shadow, end: int) -> None:
+        self.end, self.failing = end, set[str]()
+        for module, name in (
+            (source, "epoch_end"), (mirror_module, "replica_range"), (mirror_module, "new_epoch_for"),
+        ):  # fmt: skip
+            monkeypatch.setattr(module, name, partial(self.call, name))
+        self.calls = {
+            "epoch_end": self.epoch_end,
+            "replica_range": self.range,
+            "new_epoch_for": shadow.new_epoch,
+        }
+
+        async def describe(*_: object) -> dict[str, Any]:
+            return {"orders": SimpleNamespace(id=UUID(int=5))}
+
+        async def nothing_unrecorded(*_: object) -> None:
+            return None
+
+        monkeypatch.setattr(topics, "describe", describe)
+        monkeypatch.setattr(mirror_module, "unrecorded_at", nothing_unrecorded)
+
+    async def call(self, name: str, *given: Any) -> Any:
+        if name in self.failing:
+            self.failing.discard(name)
+            raise PartitionNotLed(partition=PLACE, epoch=-1)
+        return await self.calls[name](*given)
+
+    async def epoch_end(self, *_: object) -> EpochStart:
+        return EpochStart(3, self.end)
+
+    async def range(self, *_: object) -> tuple[int, int]:
+        return 0, 10
+
+
+@pytest.mark.parametrize("failing", ["new_epoch_for", "replica_range", "epoch_end"])
+async def test_a_truncation_that_was_interrupted_is_completed_in_a_new_term(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source with an unclean election may fail the next call too. In the term of the records that must go,
+    a slow replica's could be mistaken for those that follow."""
+    shadow = Shadow()
+    there = Source(monkeypatch, shadow, end=7)
+    one = partition(10, Lineage().extended(0, 3, 4))
+    mirror, written = mirror_of(one, shadow=shadow)
+    shadow.lead(one.led)
+    there.failing = {failing}
+
+    await mirror._attach_again(PLACE)
+
+    assert written == []
+    assert not mirror.partitions[PLACE].is_due
+    await mirror.regain()
+    attached = mirror.partitions[PLACE]
+    assert [lineage.truncating_to for lineage in written] == [7]
+    assert (attached.led.end, attached.led.truncating, attached.failed) == (7, True, "")
+    assert shadow.led(KEY) is attached.led
+    assert shadow.epoch > STATE.leader_epoch
+    await mirror.regain()
+    assert mirror.partitions[PLACE] is attached, "attached once"
+
+
+async def test_a_partition_that_cannot_be_compared_is_served_and_fetches_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a roll of the destination would empty its in-sync replicas."""
+    shadow = Shadow()
+    there = Source(monkeypatch, shadow, end=20)
+    mirror, _ = mirror_of(shadow=shadow)
+    mirror.lineages["orders/0"] = {"topic_id": str(KEY.topic_id), "entries": [[0, 3, 2]]}
+    there.failing = {"epoch_end"}
+
+    await mirror._attach_all([PLACE])
+
+    one = mirror.partitions[PLACE]
+    assert shadow.led(KEY) is one.led
+    assert (one.is_ready, one.is_due, mirror.unattached) == (False, False, {})
+    assert mirror.progress()["orders-0"]["failed"]
+    await mirror.regain()
+    assert mirror.partitions[PLACE] is one
+    assert (one.is_ready, mirror.progress()["orders-0"]["failed"]) == (True, "")
+
+
+async def test_a_partition_whose_real_replicas_are_all_away_stays_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No real broker can lead in between, and none could be in sync again if the shadow stopped serving."""
+    shadow = Shadow(isr=(SHADOW,))
+    Source(monkeypatch, shadow, end=7)
+    one = partition(10, Lineage().extended(0, 3, 4))
+    mirror, _ = mirror_of(one, shadow=shadow)
+    shadow.lead(one.led)
+    await mirror._attach_again(PLACE)
+    assert shadow.led(KEY) is one.led is mirror.partitions[PLACE].led
+
+
+async def test_what_a_replica_that_was_away_has_beyond_the_others_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shadow = Shadow()
+    Source(monkeypatch, shadow, end=20)
+    mirror, _ = mirror_of(shadow=shadow)
+    mirror.lineages["orders/0"] = {"topic_id": str(KEY.topic_id), "entries": [[0, 3, 2]]}
+    await mirror._attach(PLACE)
+    led = mirror.partitions[PLACE].led
+    led.append([RawBatch(10, 11, batch(10, 3, 2))], STATE.leader_epoch)
+    assert fetch_response(led.view(), FollowerFetch(3, STATE.leader_epoch, 13, 2)) == Diverge(
+        EpochStart(2, 10)
+    )
 
 
 async def test_a_topic_that_took_the_name_of_a_deleted_mirror_is_left_alone() -> None:

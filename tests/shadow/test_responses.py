@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,3 +151,15 @@ def test_a_recorded_truncation_does_not_cover_later_epochs() -> None:
     )
     assert epoch_end_response(ends, 1, EPOCH, 5) == EpochStart(3, 30)
     assert isinstance(epoch_end_response(ends, 1, EPOCH, 7), Refuse)
+
+
+def test_what_no_in_sync_replica_had_goes_from_a_replica_that_was_away() -> None:
+    """Its records of an earlier term were acknowledged to no one. Later epochs stay protected."""
+    view = replace(VIEW, end=60, epochs=EpochHistory((EpochStart(3, 10), EpochStart(7, 40))))
+    away = FollowerFetch(1, EPOCH, 45, 3)
+    assert isinstance(fetch_response(view, away), Refuse)
+    view = replace(view, leftover=Truncation(6, 40))
+    assert fetch_response(view, away) == Diverge(EpochStart(3, 40))
+    lower = replace(view, epochs=EpochHistory((EpochStart(3, 10), EpochStart(7, 39))))
+    assert isinstance(fetch_response(lower, away), Refuse), "an in-sync replica had this record"
+    assert isinstance(fetch_response(view, FollowerFetch(1, EPOCH, 70, 7)), Refuse)

@@ -22,7 +22,7 @@ from penstock.model.errors.backup import RestoreStuck
 from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.shadow_ids import is_shadow
 from penstock.shadow.partition import LedPartition, RawBatch
-from penstock.shadow.responses import Timestamp
+from penstock.shadow.responses import Timestamp, Truncation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -82,6 +82,7 @@ class Replay:
         lineage = lineage_of(self.lineage(place))
         older = self._older(chain)
         led = LedPartition(key, place.topic, start, end, older, epochs=lineage.destination_history(end))
+        led.leftover = Truncation(self.shadow.image.partitions[key].leader_epoch - 1, end)
         source = self.archive.batches(chain, end)
         self.partitions[place] = ReplayedPartition(place, chain, led, lineage, source)
         self.shadow.lead(led)

@@ -33,6 +33,12 @@ class Lineage:
     def last(self) -> LineageEntry | None:
         return self.entries[-1] if self.entries else None
 
+    @property
+    def newest_epoch(self) -> int:
+        """The last leader epoch here that records may have; −1 if none is recorded."""
+        last = self.last.destination_epoch if self.last is not None else NO_EPOCH
+        return max(last, self.truncation.epoch if self.truncation is not None else NO_EPOCH)
+
     def continues(self, source_epoch: int, destination_epoch: int) -> bool:
         """Whether records of these epochs need no new entry."""
         last = self.last

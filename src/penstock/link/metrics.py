@@ -53,8 +53,8 @@ def _add_mirror(samples: Samples, link: str, mirror: Mirror) -> None:
         lags[place.topic] = lags.get(place.topic, 0) + (one.lag or 0)
     for topic, lag in lags.items():
         samples.add("lag_offsets", float(lag), link, topic)
-    failed = sum(bool(one.failed) for one in mirror.partitions.values())
-    samples.add("failed_partitions", float(failed), link)
+    failed = sum(bool(one.failed or one.unverified) for one in mirror.partitions.values())
+    samples.add("failed_partitions", float(failed + len(mirror.unattached)), link)
     samples.add("truncations", float(mirror.truncations), link)
     window = sum(one.led.window.size for one in mirror.partitions.values())
     samples.add("window_bytes", float(window), link)

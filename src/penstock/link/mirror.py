@@ -39,6 +39,7 @@ from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import is_shadow
 from penstock.shadow.partition import LedPartition, RawBatch
+from penstock.shadow.responses import Truncation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -137,22 +138,23 @@ class Mirror:
         self.topic_ids.pop(name, None)
 
     async def regain(self) -> None:
-        """Lead again what a real broker leads since the shadow was away."""
+        """Lead again what a real broker leads since the shadow was away, or what an attempt left unserved."""
         if self.shadow.is_stepping_down:
             return
-        lost = []
+        lost, unverified = [], []
         for place, one in self.partitions.items():
             state = self.shadow.image.partitions.get(one.led.id)
             if state is None:
                 one.failed = "the mirror was deleted"
-            elif (
-                state.leader != self.shadow.id
-                and not self.shadow.session.fenced
-                and not self._attaching(place).locked()
-            ):
+            elif self.shadow.session.fenced or self._attaching(place).locked():
+                continue
+            elif state.leader != self.shadow.id or self.shadow.led(one.led.id) is not one.led:
                 log.warning("partition lost", partition=str(place), leader=state.leader)
                 lost.append(place)
+            elif one.unverified and not one.failed:
+                unverified.append(place)
         await self._attach_all(lost)
+        await self._attach_all(unverified, self._verify)
 
     async def settle_truncations(self) -> None:
         """Record truncations that every in-sync replica has carried out."""
@@ -216,7 +218,7 @@ class Mirror:
                 "end": one.led.end,
                 "source_end": one.source_end,
                 "lag": one.lag,
-                "failed": one.failed,
+                "failed": one.failed or one.unverified,
                 "truncating": one.led.truncating,
             }
             for place, one in sorted(self.partitions.items())
@@ -324,39 +326,51 @@ class Mirror:
             reach(FETCHED)
             self.shadow.announce()
 
-    async def _attach_all(self, places: Sequence[TopicPartition]) -> None:
+    async def _attach_all(
+        self,
+        places: Sequence[TopicPartition],
+        how: Callable[[TopicPartition], Awaitable[None]] | None = None,
+    ) -> None:
         """Attach partitions, some at a time; one that is not possible now is tried again later."""
         limit = asyncio.Semaphore(ATTACHED_AT_ONCE_MAX)
+        attach_one = self._attach if how is None else how
 
         async def attach(place: TopicPartition) -> None:
             async with limit:
                 try:
-                    await self._attach(place)
+                    await attach_one(place)
                     self.unattached.pop(place, None)
                 except LinkStateLost:
                     raise
                 except PenstockError as error:
                     log.warning("partition not attached", partition=str(place), error=str(error))
-                    if place not in self.partitions:
+                    if place in self.partitions:
+                        self.unattached.pop(place, None)
+                    else:
                         self.unattached[place] = error.message
 
         await asyncio.gather(*(attach(place) for place in places))
 
     async def _attach_again(self, place: TopicPartition) -> None:
         """After the source has truncated: in a new term, without what was not replicated."""
-        before = self.partitions[place].led.end
+        if (one := self.partitions.get(place)) is None:
+            return  # the topic was deleted
+        before, failure = one.led.end, ""
         try:
             await self._attach(place, new_term=True)
         except LinkStateLost:
             raise
         except SourceUnusable as error:
-            self._fail(self.partitions[place], error.message)
-        except PenstockError as error:
+            failure = error.message
+        except PenstockError as error:  # `regain` tries again
             log.warning("partition not attached", partition=str(place), error=str(error))
-        else:
-            one = self.partitions[place]
-            if one.led.end >= before and not one.led.truncating:
-                self._fail(one, f"its log ends below the mirror's end {before}, in the same epochs")
+            return
+        if (one := self.partitions.get(place)) is None:
+            return
+        if not failure and one.led.end >= before and not one.led.truncating:
+            failure = f"its log ends below the mirror's end {before}, in the same epochs"
+        if failure:
+            self._fail(one, failure)
 
     def _attaching(self, place: TopicPartition) -> asyncio.Lock:
         return self._locks.setdefault(place, asyncio.Lock())
@@ -366,6 +380,19 @@ class Mirror:
         async with self._attaching(place):
             await self._attach_alone(place, new_term=new_term)
 
+    async def _verify(self, place: TopicPartition) -> None:
+        """Compare both logs again. The partition is served meanwhile."""
+        async with self._attaching(place):
+            one = self.partitions[place]
+            lineage, _ = await self._agreed(place, one.lineage, one.led.end)
+            if lineage is one.lineage:
+                one.unverified = ""
+                return
+            state = self.shadow.image.partitions[one.led.id]
+            had_records = one.lineage.newest_epoch >= state.leader_epoch
+            one.lineage = lineage
+            await self._attach_alone(place, new_term=had_records)
+
     async def _attach_alone(self, place: TopicPartition, *, new_term: bool) -> None:
         topic_id = self.shadow.image.topics.get(place.topic)
         key = PartitionId(topic_id or NO_ID, place.partition)
@@ -373,9 +400,15 @@ class Mirror:
         if state is None:
             raise PartitionNotLed(partition=place, epoch=-1)  # the mirror was deleted
         before = self.partitions.get(place)
-        led_already = before is not None and self.shadow.led(key) is before.led
-        if led_already and state.leader == self.shadow.id and not new_term:
-            return  # attached while this attempt waited
+        served = before is not None and self.shadow.led(key) is before.led
+        if before is not None and state.leader == self.shadow.id:
+            current = before.led.truncating or before.lineage.truncating_to is None
+            if served and current and not new_term:
+                return  # attached while this attempt waited
+            # Left unserved by an attempt that failed: what it had to truncate may be of this very term.
+            new_term = new_term or (not served and before.lineage.newest_epoch >= state.leader_epoch)
+        if new_term and served and not any(not is_shadow(one) for one in state.isr):
+            raise PartitionNotLed(partition=place, epoch=state.leader_epoch)  # no real broker could lead
         stored = self.lineages.get(f"{place.topic}/{place.partition}", {})
         if stored.get("topic_id", str(key.topic_id)) != str(key.topic_id):
             stored = {}  # of a mirror that was deleted
@@ -389,7 +422,14 @@ class Mirror:
             end = start
             planned = intents.log_start(key.topic_id, key.partition, start, f"link {self.link}")
             await self.intents.record(planned)
-        lineage, end = await self._agreed(place, lineage, end)
+        leftover = Truncation(self.shadow.image.partitions[key].leader_epoch - 1, end)
+        failure: PenstockError | None = None
+        try:
+            lineage, end = await self._agreed(place, lineage, end)
+        except LinkStateLost:
+            raise
+        except PenstockError as error:
+            failure = error  # served as it is, so that its replicas stay in sync
         if lineage.truncating_to is not None:
             start = min(start, end) if lineage.entries else end
         led = LedPartition(
@@ -397,10 +437,17 @@ class Mirror:
         )
         self.guarded_before += before.led.guarded if before is not None else 0
         led.truncation, led.truncating = lineage.truncation, lineage.truncating_to is not None
+        led.leftover = leftover
         self.partitions[place] = MirrorPartition(
-            place, led, lineage, failed=before.failed if before is not None else ""
+            place,
+            led,
+            lineage,
+            failed=before.failed if before is not None else "",
+            unverified="" if failure is None else failure.message,
         )
         self.shadow.lead(led)
+        if failure is not None:
+            raise failure
 
     async def _agreed(self, place: TopicPartition, lineage: Lineage, end: int) -> tuple[Lineage, int]:
         """The lineage and the end up to which the source has the same records; a truncation is recorded."""
@@ -415,7 +462,9 @@ class Mirror:
         state = self.shadow.image.partitions[
             PartitionId(self.shadow.image.topics[place.topic], place.partition)
         ]
-        replica = next(one for one in state.isr if not is_shadow(one))
+        replica = next((one for one in state.isr if not is_shadow(one)), None)
+        if replica is None:
+            raise PartitionNotLed(partition=place, epoch=state.leader_epoch)
         if (offset := await unrecorded_at(self.brokers, replica, place, lineage, (agreed, end))) is not None:
             raise SourceUnusable(reason=f"the lineage of the mirror from offset {offset} on is missing")
         log.warning("mirror truncated", link=self.link, partition=str(place), before=end, end=agreed)

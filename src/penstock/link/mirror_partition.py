@@ -44,6 +44,7 @@ class MirrorPartition:
     lineage: Lineage
     source_end: int = -1  # the source's high watermark at the last fetch
     failed: str = ""
+    unverified: str = ""  # why it is not known yet that both logs agree: it is served, and nothing is fetched
 
     @property
     def lag(self) -> int | None:
@@ -52,8 +53,8 @@ class MirrorPartition:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the shadow leads it and knows its high watermark."""
-        return self.led.leadership is not None and self.led.view().ready
+        """Whether the shadow leads it, knows its high watermark, and that its log is the source's."""
+        return not self.unverified and self.led.leadership is not None and self.led.view().ready
 
     @property
     def is_due(self) -> bool:

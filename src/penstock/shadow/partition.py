@@ -87,6 +87,7 @@ class LedPartition:
     window: BatchWindow = field(init=False)
     leadership: Leadership | None = None
     truncation: Truncation | None = None
+    leftover: Truncation | None = None  # beyond what every in-sync replica had when it was attached
     truncating: bool = False  # followers may still have what must go; nothing is appended meanwhile
     sent_watermarks: dict[int, int] = field(default_factory=dict)  # replica → the last one sent to it
     guarded: int = 0  # responses withheld
@@ -139,6 +140,7 @@ class LedPartition:
             ready=term.ready and not behind,
             acknowledged=ends,
             truncation=self._truncation_now(term.state.leader_epoch),
+            leftover=self.leftover,
         )
 
     def append(self, batches: Sequence[RawBatch], leader_epoch: int) -> None:

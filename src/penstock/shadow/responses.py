@@ -12,6 +12,8 @@ waits and asks again.
   - `LogStartOffset` is never above the high watermark or the follower's own end.
   - A truncation is recorded with the leader epoch of the records that must go. Later ones are protected
     again.
+  - What a replica has beyond every in-sync replica when a term begins was never below a high watermark: a
+    leftover, which goes as with any leader. Otherwise the replica could never be in sync again.
 """
 
 from __future__ import annotations
@@ -63,6 +65,13 @@ class LeaderView:
     ready: bool = True  # the end of every real in-sync replica is known
     acknowledged: Mapping[int, int] = field(default_factory=dict)  # replica → its end, as last known
     truncation: Truncation | None = None  # recorded in the lineage
+    leftover: Truncation | None = None  # what no in-sync replica had when the shadow began to lead
+
+    def allows(self, last_epoch: int, end: int) -> bool:
+        """Whether a log that ends with `last_epoch` may be truncated to `end`."""
+        return any(
+            one is not None and one.covers(last_epoch, end) for one in (self.truncation, self.leftover)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +150,7 @@ def epoch_end_response(view: LeaderView, replica: int, leader_epoch: int, epoch:
     if refused is not None:
         return refused
     end = view.epochs.end_of(epoch, view.end)
-    recorded = view.truncation is not None and view.truncation.covers(epoch, end.offset)
-    if view.acknowledged.get(replica, 0) > end.offset and not recorded:
+    if view.acknowledged.get(replica, 0) > end.offset and not view.allows(epoch, end.offset):
         return Refuse(Code.UNKNOWN_LEADER_EPOCH, "the epoch ends below what the follower acknowledged")
     return end
 
@@ -156,8 +164,8 @@ def _refusal(view: LeaderView, leader_epoch: int) -> Refuse | None:
 
 
 def _beyond(view: LeaderView, request: FollowerFetch, shared: int) -> Diverge | Refuse:
-    """The follower has records that we do not have: only a recorded truncation removes them."""
-    if view.truncation is None or not view.truncation.covers(request.last_epoch, shared):
+    """It has records that we do not have: only a recorded truncation removes them, or they are a leftover."""
+    if not view.allows(request.last_epoch, shared):
         return Refuse(Code.UNKNOWN_LEADER_EPOCH, "the follower has records that the leader does not have")
     epoch = view.epochs.end_of(request.last_epoch, view.end).epoch
     # A follower ignores a diverging epoch below 0. With no epoch in common, its last one ends there.

@@ -270,6 +270,47 @@ async def test_a_promotion_is_not_continued_while_a_group_could_not_be_copied(
         await promotion.sync_groups(sync)
 
 
+@pytest.mark.parametrize(
+    ("state_here", "name", "read", "refused"),
+    [
+        ("Stable", "billing", "orders", True),
+        ("Empty", "billing", "orders", False),
+        ("Stable", "billing", "other", False),
+        ("Stable", "_penstock.control", "orders", False),
+    ],
+    ids=["members on both sides", "none here", "another topic", "of the platform"],
+)
+async def test_a_group_with_members_on_both_sides_prevents_a_promotion(
+    monkeypatch: pytest.MonkeyPatch, state_here: str, name: str, read: str, *, refused: bool
+) -> None:
+    """Its offsets are not copied, so it would read again or skip. The source stays open."""
+
+    async def list_all(client: Client) -> dict[str, Any]:
+        state = state_here if client is NO_CLIENT else "Stable"
+        return {name: SimpleNamespace(type=GroupType.CONSUMER, state=state)}
+
+    async def committed(*_: object) -> dict[TopicPartition, CommittedOffset]:
+        return {TopicPartition(read, 0): CommittedOffset(40)}
+
+    fenced: list[object] = []
+
+    async def fence_source(*given: object) -> None:
+        fenced.append(given)
+
+    async def drain(*_: object) -> None:
+        raise LinkNotDrained(count=1, seconds=0)
+
+    monkeypatch.setattr(groups, "list_all", list_all)
+    monkeypatch.setattr(group_offsets, "committed", committed)
+    monkeypatch.setattr(promotion, "fence_source", fence_source)
+    monkeypatch.setattr(promotion, "drain", drain)
+    runner, _ = runner_with(state=State.PROMOTING, topics={"orders": "id"})
+    runner._source = cast("Client", "source")
+    with pytest.raises(GroupsNotCopied if refused else LinkNotDrained):
+        await runner._promote(cast("Mirror", None))
+    assert bool(fenced) is not refused
+
+
 async def test_another_cluster_at_the_address_of_the_source_deletes_no_mirror() -> None:
     runner, committed = runner_with(state=State.MIRRORING)
     cluster_ids = ["first"]

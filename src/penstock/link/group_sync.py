@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.kafka.admin.partitions import TopicPartition
 
+INTERNAL_GROUPS: Final = "_penstock."  # what their names begin with; they are not copied
 WITHOUT_MEMBERS: Final = frozenset(("", "Empty", "Dead"))
 
 

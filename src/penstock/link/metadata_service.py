@@ -14,7 +14,7 @@ from penstock.kafka.admin.acls import Acl, Operation, Pattern, Permission, Resou
 from penstock.kafka.admin.groups import GroupType
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.quotas import EntityComponent
-from penstock.link.group_sync import group_commits, share_starts
+from penstock.link.group_sync import INTERNAL_GROUPS, group_commits, share_starts
 from penstock.link.metadata_sync import acl_changes, config_changes, quota_changes
 from penstock.model.errors import PenstockError
 from penstock.model.errors.link import LinkStateLost
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Copied = dict[str, Any]
 
 GROUPS_COMMITTED: Final = declare("link.groups.committed", "group offsets are committed on the mirror")
-INTERNAL_GROUPS: Final = "_penstock."
 KINDS: Final = ("configs", "acls", "quotas")
 
 log = structlog.get_logger()

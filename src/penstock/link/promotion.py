@@ -12,12 +12,22 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.kafka.admin import acls, reassignments, topics, transactions
+from penstock.kafka.admin import (
+    acls,
+    group_offsets,
+    groups,
+    reassignments,
+    share_groups,
+    topics,
+    transactions,
+)
 from penstock.kafka.admin import brokers as broker_calls
+from penstock.kafka.admin.groups import GroupType
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.routing import NodeWithId
 from penstock.link import mirror_topics, source
+from penstock.link.group_sync import INTERNAL_GROUPS, WITHOUT_MEMBERS
 from penstock.model.errors import PenstockError
 from penstock.model.errors.link import (
     GroupsNotCopied,
@@ -29,7 +39,7 @@ from penstock.model.errors.link import (
 from penstock.model.shadow_ids import is_shadow
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from penstock.kafka.client import Client
     from penstock.link.mirror import Mirror
@@ -104,6 +114,25 @@ async def sync_groups(sync: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
             group, reason = next(iter(failed.items()))
             raise GroupsNotCopied(count=len(failed), group=group, reason=reason)
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def refuse_groups_on_both_sides(there: Client, here: Client, names: Sequence[str]) -> None:
+    """Raise if a group that reads these topics on the source has members here: its offsets are not copied."""
+    states = {name: one.state for name, one in (await groups.list_all(here)).items()}
+    blocked = []
+    for name, listing in sorted((await groups.list_all(there)).items()):
+        if name.startswith(INTERNAL_GROUPS) or states.get(name, "") in WITHOUT_MEMBERS:
+            continue
+        read: Collection[TopicPartition]
+        if listing.type is GroupType.SHARE:
+            read = await share_groups.describe(there, name)
+        else:
+            read = await group_offsets.committed(there, name)
+        if any(place.topic in names for place in read):
+            blocked.append(name)
+    if blocked:
+        reason = "it has members on both sides; stop those on the destination"
+        raise GroupsNotCopied(count=len(blocked), group=blocked[0], reason=reason)
 
 
 async def step_down(mirror: Mirror) -> None:

@@ -15,7 +15,7 @@ from penstock.kafka.admin.offsets import OffsetSpec, list_offsets
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.link import source
-from penstock.link.group_sync import WITHOUT_MEMBERS
+from penstock.link.group_sync import INTERNAL_GROUPS, WITHOUT_MEMBERS
 from penstock.link.states import State
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 RECENT_SECONDS: Final = 300.0  # since the last record of a producer that counts as running
 REPORT_SECONDS_MAX: Final = 30.0  # since the last report of a process that counts as running
-INTERNAL_GROUPS: Final = "_penstock."
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.metadata_image import PartitionId
 from penstock.link import promotion, tails
-from penstock.link.group_sync import WITHOUT_MEMBERS
+from penstock.link.group_sync import INTERNAL_GROUPS, WITHOUT_MEMBERS
 from penstock.link.lineage import Lineage, lineage_of
 from penstock.link.mirror_partition import replica_range
 from penstock.link.states import State
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 SAVED: Final = declare("link.reverse.saved", "the tail of a partition is saved, and that is not recorded")
 TRUNCATED: Final = declare("link.reverse.truncated", "every replica is truncated, and that is not recorded")
 PREPARED_AT_ONCE_MAX: Final = 20
-INTERNAL_GROUPS: Final = "_penstock."
 
 log = structlog.get_logger()
 

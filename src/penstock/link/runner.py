@@ -267,10 +267,12 @@ class LinkRunner:
         names = list(self.status["topics"])
         for step in steps_left(self.state, self._step()):
             if step is Step.FENCED:
+                await promotion.refuse_groups_on_both_sides(self._source, self._brokers, names)
                 await promotion.fence_source(self._source, names)
             elif step is Step.DRAINED:
                 await promotion.drain(mirror, names)
                 await promotion.sync_groups(lambda: self._sync_groups(mirror))
+                await promotion.refuse_groups_on_both_sides(self._source, self._brokers, names)
             elif step is Step.STEPPED_DOWN:
                 if self.state is State.FAILING_OVER:
                     await self._sync_groups_if_reached(mirror)

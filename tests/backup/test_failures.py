@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from penstock.backup import abandoning
 from penstock.backup import replay as replay_module
 from penstock.backup import restorer as restorer_module
+from penstock.backup.abandoning import abandon
 from penstock.backup.archive import Archive
 from penstock.backup.proof import ReplicaProof
 from penstock.backup.replay import Replay
@@ -17,6 +19,8 @@ from penstock.backup.restore_store import RestoreStore
 from penstock.backup.restorer import Restorer
 from penstock.cli.operator import tier_sweep
 from penstock.kafka.admin import topics
+from penstock.kafka.broker_errors import broker_error
+from penstock.link import promotion
 from penstock.model.errors.backup import (
     RestoreRecordInvalid,
     RestoreRunning,
@@ -24,7 +28,10 @@ from penstock.model.errors.backup import (
     RestoreUnproven,
     SweepRefused,
 )
+from penstock.model.errors.link import MirrorNotReleased
+from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.tier.sweep import SweepPlan
+from penstock.wire.error_codes import Code
 from tests.tier.segments import CLUSTER, TOPIC_ID
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.shadow.broker import ShadowBroker, ShadowSettings
 
 NO_CLIENT = cast("Client", None)
+SHADOW = SHADOW_IDS[0]
 PLAN = RestorePlan(Request(TOPIC_ID, "orders", "orders"), (), {})
 OTHER = {"step": "leads", "abandoned": False}
 
@@ -64,9 +72,75 @@ async def test_a_replica_that_differs_keeps_the_topic_closed(monkeypatch: pytest
     monkeypatch.setattr(topics, "describe", describe)
     monkeypatch.setattr(restorer_module, "prove", prove)
     one = restorer()
-    one.document = {"target": "orders", "expected": {"0": [0, 5, "a", -1]}, "report": {}}
+    one.restore = "first"
+    one.document = {"target": "orders", "expected": {"0": [0, 5, "a", -1]}, "report": {}, **OTHER}
+    one._store._producer = cast("Any", SimpleNamespace(commit=committed))
     with pytest.raises(RestoreUnproven, match="orders-0 on broker 2"):
         await one._prove()
+    assert one._store.running() is None, "restoring again under another name is possible"
+
+
+async def committed(_: object) -> None:
+    return None
+
+
+class Stuck:
+    """A restore of `orders` that is at its third step, and cannot be completed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, replicas: tuple[int, ...] | None) -> None:
+        self.removed: list[list[str]] = []
+        self.store = RestoreStore(NO_CLIENT)
+        self.store._producer = cast("Any", SimpleNamespace(commit=committed))
+        self.store.documents["restore/first"] = {"target": "orders", **OTHER}
+        self.replicas = replicas
+        self.error: Exception | None = None
+
+        async def true(_: object) -> bool:
+            return True
+
+        monkeypatch.setattr(abandoning, "RestoreStore", lambda _: self.store)
+        monkeypatch.setattr(RestoreStore, "exists", true)
+        monkeypatch.setattr(RestoreStore, "claim", true)
+        monkeypatch.setattr(topics, "describe", self.describe)
+        monkeypatch.setattr(promotion, "remove_shadow", self.remove_shadow)
+
+    async def describe(self, *_: object) -> dict[str, Any]:
+        if self.replicas is None:
+            return {"orders": broker_error("Metadata", Code.UNKNOWN_TOPIC_OR_PARTITION, None)}
+        return {"orders": SimpleNamespace(partitions=(SimpleNamespace(replicas=self.replicas),))}
+
+    async def remove_shadow(self, _: object, names: list[str], shadow: int) -> None:
+        assert shadow == SHADOW
+        self.removed.append(names)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("replicas", "removed"),
+    [((SHADOW, 1, 2), ["orders"]), ((1, 2), []), (None, [])],
+    ids=["led by the shadow", "another topic of that name", "deleted"],
+)
+async def test_a_restore_that_cannot_be_completed_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, replicas: tuple[int, ...] | None, removed: list[str]
+) -> None:
+    """Until then no other restore begins, and nothing is swept."""
+    stuck = Stuck(monkeypatch, replicas)
+    row = await abandon(NO_CLIENT, SHADOW)
+    assert row == {"restore": "first", "topic": "orders", "step": "leads", "left": ""}
+    assert (stuck.removed, stuck.store.running()) == ([removed], None)
+    assert await abandon(NO_CLIENT, SHADOW) is None
+
+
+async def test_a_restore_is_given_up_although_no_replica_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stuck = Stuck(monkeypatch, (SHADOW, 1, 2))
+    stuck.error = MirrorNotReleased(count=1, shadow=SHADOW, seconds=1)
+    row = await abandon(NO_CLIENT, SHADOW)
+    assert row is not None
+    assert "still list shadow" in row["left"]
+    assert stuck.store.running() is None
 
 
 async def test_producer_ids_that_cannot_be_allocated_stop_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ It promises that a stored segment is whole and never overwritten, that what coul
 as a gap, and that a restored topic opens only after every replica has the digest of the backup.
 
 Modules:
+  abandoning      gives up a restore
   archive         reads segments, gaps and logs of a backup
   archiver        stores raw batches from followers
   catalogue       what the cluster had at a time

@@ -52,7 +52,9 @@ async def drill(
         raise RestoreRefused(topic=scratch, reasons="; ".join(plan.refusals))
     await restorer.begin(plan, f"drill-{now_ms}")
     document = await restorer.run()
-    await topics.delete(client, ids=[UUID(document["target_id"])])
+    for error in (await topics.delete(client, ids=[UUID(document["target_id"])])).values():
+        if error is not None:
+            raise error
     result = DrillResult(
         plan.request.topic, plan.request.topic_id, len(plan.partitions), plan.log_bytes,
         document["report"]["replicas_proved"], time.monotonic() - started, now_ms,

@@ -192,6 +192,8 @@ class Restorer:
         proofs = await prove(self._client, topic, expected)
         differing = [f"{target}-{one.partition} on broker {one.broker}" for one in proofs if not one.same]
         if differing:
+            self.document["abandoned"] = True  # to repeat it proves nothing else, and others must be possible
+            await self._put()
             raise RestoreUnproven(count=len(differing), restore=self.restore, places=", ".join(differing))
         self.document["report"]["replicas_proved"] = len(proofs)
 
@@ -214,11 +216,14 @@ class Restorer:
         if step is not Step.REGISTERED:
             reach(POINTS[step])
         self.document["step"] = step
-        self.document["at_ms"] = int(time.time() * 1000)
-        await self._store.put(f"{RESTORE}{self.restore}", self.document)
+        await self._put()
         log.info("restore step", restore=self.restore, step=step)
         if step is Step.REGISTERED:
             reach(POINTS[step])
         if step is STEPS[-1]:
             for key in [k for k in self._store.documents if k.startswith(f"{LINEAGE}{self.restore}/")]:
                 await self._store.put(key, None)
+
+    async def _put(self) -> None:
+        self.document["at_ms"] = int(time.time() * 1000)
+        await self._store.put(f"{RESTORE}{self.restore}", self.document)

@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 from rich.console import Group
 
 from penstock.backup import holds
+from penstock.backup.abandoning import abandon
 from penstock.backup.archive import Archive
 from penstock.backup.catalogue import Catalogue
 from penstock.backup.drill import drill as carry_out_drill
@@ -224,6 +225,10 @@ async def restore(
     resume: Annotated[
         bool, Parameter(help="Continue the restore that was interrupted.", negative="")
     ] = False,
+    give_up: Annotated[
+        bool,
+        Parameter(name="--abandon", help="Give up the restore that cannot be completed.", negative=""),
+    ] = False,
     in_place: InPlace = False,
     pause: Pause = PAUSE,
     yes: Yes = False,
@@ -238,6 +243,13 @@ async def restore(
     async with _open(settings, from_cluster) as opened:
         if resume:
             rows = await _resume(opened)
+        elif give_up:
+            if not confirmed(
+                "This gives up the restore that is not complete. Its topic stays closed.", yes=yes
+            ):
+                return Exit.FAILED
+            row = await abandon(opened.client, opened.settings.for_restore()[1].broker_id)
+            rows = [] if row is None else [row]
         elif in_place:
             request = _in_place_request(topic, topic_id, target, until, retention, pause)
             if not confirmed(f"Producers of topic {topic} wait meanwhile, one partition at a time.", yes=yes):
@@ -255,7 +267,7 @@ async def restore(
                 return Exit.FAILED
             rows = [await _restore(opened, selection)]
     if not rows:
-        report("nothing is left to restore")
+        report("no restore is under way" if give_up else "nothing is left to restore")
         return Exit.NOT_FOUND
     columns = {key.replace("_", " ").upper(): key for key in dict.fromkeys(k for row in rows for k in row)}
     show(rows, options.form, table_of(rows, columns))

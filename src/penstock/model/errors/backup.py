@@ -62,7 +62,7 @@ class RestoreRefused(CallerError):
 class RestoreRunning(CallerError):
     code = "PEN-9113"
     text = "restore {restore!r} is at step {step!r} on this cluster, and only one may run"
-    hint = "Continue it with `penstock backup restore --resume`."
+    hint = "Continue it with `penstock backup restore --resume`, or give it up with `--abandon`."
 
 
 class RestoreUnproven(UpstreamError):

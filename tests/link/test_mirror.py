@@ -11,12 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from penstock.kafka.admin import topics
+from penstock.kafka.admin import configs, topics
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.metadata_image import PartitionId, PartitionState
 from penstock.link import mirror as mirror_module
 from penstock.link import source
 from penstock.link.group_sync import MirrorRange
+from penstock.link.held_starts import Retention, check_rise, retention_of, unexplained_rise
 from penstock.link.lineage import Lineage
 from penstock.link.mirror import Mirror
 from penstock.link.mirror_partition import MirrorPartition, unrecorded_at
@@ -397,6 +398,81 @@ async def test_what_a_replica_that_was_away_has_beyond_the_others_goes(
     assert fetch_response(led.view(), FollowerFetch(3, STATE.leader_epoch, 13, 2)) == Diverge(
         EpochStart(2, 10)
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "first_kept", "log_bytes", "explained"),
+    [
+        ({"retention.ms": "60000"}, 50, 0, True),
+        ({"retention.ms": "60000"}, None, 0, True),
+        ({"retention.ms": "60000"}, 49, 0, False),
+        ({"retention.ms": "-1"}, 0, 1 << 40, False),
+        ({"retention.ms": "-1", "retention.bytes": "1000"}, 0, 1000, True),
+        ({"retention.ms": "-1", "retention.bytes": "1000"}, 0, 999, False),
+        ({"retention.ms": "60000", "cleanup.policy": "compact"}, None, 0, False),
+        ({"retention.ms": "60000", "cleanup.policy": "compact,delete"}, None, 0, True),
+    ],
+)
+def test_a_log_start_is_explained_by_age_or_by_size(
+    values: dict[str, str], first_kept: int | None, log_bytes: int, *, explained: bool
+) -> None:
+    given = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"} | values
+    entries = {name: cast("Any", SimpleNamespace(value=value)) for name, value in given.items()}
+    reason = unexplained_rise(retention_of(entries), 50, first_kept, log_bytes)
+    assert (reason == "") is explained
+
+
+def test_clocks_may_differ_by_five_minutes() -> None:
+    assert Retention(True, 86_400_000, -1).kept_since_ms(100_000_000) == 13_900_000
+    assert Retention(True, 60_000, -1).kept_since_ms(100_000_000) == 99_970_000
+
+
+async def test_a_held_log_start_stops_the_partition_until_it_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reasons = ["not explained", "", "not explained"]
+
+    async def check_rise(*_: object) -> str:
+        return reasons.pop(0)
+
+    monkeypatch.setattr(mirror_module, "check_rise", check_rise)
+    monkeypatch.setattr(mirror_module, "START_CHECK_SECONDS", 0.0)
+    one = partition(10, Lineage().extended(0, 3, 4))
+    mirror, _ = mirror_of(one, hold_starts=True)
+    await mirror._follow_start(one, 4)
+    assert (one.led.start, one.failed, one.is_due) == (0, "not explained", False)
+    mirror.accept_starts()
+    await mirror._follow_start(one, 4)
+    assert (one.led.start, one.failed, one.is_due) == (4, "", True)
+    await mirror._follow_start(one, 6)
+    assert (one.led.start, len(reasons)) == (6, 1), "explained"
+    await mirror._follow_start(one, 8)
+    assert (one.led.start, one.failed) == (6, "not explained"), "what was accepted is not what follows"
+    assert reasons == []
+
+
+async def test_records_are_young_by_the_time_of_a_real_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[tuple[int, int]] = []
+    offsets: dict[int, int | None] = {1: None, 2: 7}
+
+    async def end_on(replica: int, *_: object, timestamp: int) -> int | None:
+        requested.append((replica, timestamp))
+        return offsets[replica]
+
+    async def described(_: Client, resources: Sequence[Any], **__: object) -> dict[Any, Any]:
+        values = {"cleanup.policy": "delete", "retention.ms": "600000", "retention.bytes": "-1"}
+        return {resources[0]: {name: SimpleNamespace(value=value) for name, value in values.items()}}
+
+    monkeypatch.setattr(configs, "describe", described)
+    one = partition(10, Lineage().extended(0, 3, 4))
+    shadow: Any = Shadow()
+    shadow.end_on = end_on
+    assert await check_rise(NO_CLIENT, 1, shadow, one, 7) == ""
+    assert "starts at 8" in await check_rise(NO_CLIENT, 1, shadow, one, 8)
+    assert {replica for replica, _ in requested} == {1, 2}, "a replica that does not respond is passed over"
+    offsets[2] = None
+    with pytest.raises(PartitionNotLed):
+        await check_rise(NO_CLIENT, 1, shadow, one, 8)
 
 
 async def test_a_topic_that_took_the_name_of_a_deleted_mirror_is_left_alone() -> None:

@@ -11,6 +11,7 @@ and that every change of state is committed before its effect, so a process that
 Modules:
   commands          what the command line does with the state of links
   group_sync        which group offsets to commit
+  held_starts       whether a source deletes only what its retention allows
   limits            limits by rate and by the destination's disks
   lineage           leader epochs of source and mirror
   metadata_service  copies group offsets, configs, ACLs and quotas

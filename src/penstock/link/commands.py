@@ -45,6 +45,7 @@ async def create(
     patterns: Sequence[str],
     *,
     follow_deletes: bool = False,
+    hold_start: bool = False,
     shadow_id: int | None = None,
 ) -> None:
     """Check that a link is possible, and record it. `penstock link run` starts it."""
@@ -66,6 +67,7 @@ async def create(
     definition = {
         "topics": list(patterns),
         "follow_deletes": follow_deletes,
+        "hold_start": hold_start,
         "shadow_id": await _free_shadow_id(brokers_client, store, shadow_id),
         "at_ms": int(time.time() * 1000),
     }
@@ -106,6 +108,7 @@ async def reverse(
         {
             "topics": definition["topics"],
             "follow_deletes": definition.get("follow_deletes", False),
+            "hold_start": definition.get("hold_start", False),
             "shadow_id": await _free_shadow_id(old_source, store, shadow_id),
             "at_ms": int(time.time() * 1000),
             "reverses": {"topics": sorted(status["topics"])},

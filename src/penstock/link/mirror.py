@@ -21,6 +21,7 @@ from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.metadata_image import PartitionId
 from penstock.link import mirror_topics, source
 from penstock.link.group_sync import MirrorRange
+from penstock.link.held_starts import check_rise
 from penstock.link.limits import RateLimit
 from penstock.link.lineage import Lineage, has_diverged, lineage_of
 from penstock.link.mirror_partition import (
@@ -54,6 +55,7 @@ IDLE_SECONDS: Final = 0.05
 REST_SECONDS: Final = 1.0  # after a broker of the source was not reached
 ATTACH_SECONDS_MAX: Final = 60.0
 ATTACHED_AT_ONCE_MAX: Final = 20
+START_CHECK_SECONDS: Final = 5.0  # between looks whether a log start may rise
 WINDOWS_BYTES_MAX: Final = 256 << 20  # of all partitions together
 
 TOPIC_CREATED: Final = declare("link.topic.created", "a mirror topic exists, and is closed for writes")
@@ -82,6 +84,7 @@ class Mirror:
     unattached: dict[TopicPartition, str] = field(default_factory=dict)  # why they were never attached
     topic_ids: dict[str, str] = field(default_factory=dict)  # of the source
     rate: RateLimit = field(default_factory=RateLimit)
+    hold_starts: bool = False  # follow the source's log start only as far as its retention explains it
     held: str = ""  # why nothing is fetched: a disk of the destination is full
     truncations: int = 0  # after the source has truncated
     guarded_before: int = 0  # responses withheld in earlier terms
@@ -301,6 +304,8 @@ class Mirror:
             return
         actor = f"link {self.link}"
         try:
+            if self.hold_starts and target > one.accepted_start and not await self._may_rise(one, target):
+                return
             await self.intents.record(
                 intents.log_start(one.led.id.topic_id, one.place.partition, target, actor)
             )
@@ -308,6 +313,24 @@ class Mirror:
             log.warning("log start not followed", partition=str(one.place), error=str(error))
             return
         one.led.raise_start(target)
+
+    async def _may_rise(self, one: MirrorPartition, target: int) -> bool:
+        """Whether the log start may rise as far; a partition whose start may not has stopped."""
+        now = time.monotonic()
+        if now - one.start_checked_at < START_CHECK_SECONDS:
+            return False
+        one.start_checked_at = now
+        reason = await check_rise(self.client, self._leaders.get(one.place, -1), self.shadow, one, target)
+        if reason:
+            one.held_start = target
+            self._fail(one, reason)
+        return not reason
+
+    def accept_starts(self) -> None:
+        """The operator has seen why partitions have stopped: they follow their source's log start."""
+        for one in self.partitions.values():
+            if one.held_start is not None:
+                one.accepted_start, one.held_start, one.failed = one.held_start, None, ""
 
     async def _append(self, one: MirrorPartition, batches: Sequence[SourceBatch]) -> None:
         term = one.led.leader_epoch

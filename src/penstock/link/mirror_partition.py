@@ -9,6 +9,7 @@ mistaken for those that follow.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.errors.link import SourceUnusable
 from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.shadow_ids import is_shadow
-from penstock.shadow.responses import Timestamp
+from penstock.shadow.responses import NO_OFFSET, Timestamp
 from penstock.wire.records import batches
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class MirrorPartition:
     source_end: int = -1  # the source's high watermark at the last fetch
     failed: str = ""
     unverified: str = ""  # why it is not known yet that both logs agree: it is served, and nothing is fetched
+
+    held_start: int | None = None  # of the source: it has stopped because nothing explains it
+    accepted_start: int = NO_OFFSET  # by the operator
+    start_checked_at: float = -math.inf  # monotonic
 
     @property
     def lag(self) -> int | None:

@@ -136,6 +136,7 @@ class LinkRunner:
             self._intents,
             topic_ids=dict(self.status["topics"]),
             rate=RateLimit(self._bytes_per_second),
+            hold_starts=self._definition.get("hold_start", False),
         )  # fmt: skip
         mirror.producer_ids.saw(self.status["producer_id"])
         copied = self._store.documents.get(f"copied/{self.link}", {})
@@ -226,6 +227,8 @@ class LinkRunner:
                 except PenstockError as error:
                     await self._save(request=request["id"], error=error.message)
                     continue
+                if action is Action.RESUME:
+                    mirror.accept_starts()
                 if action in (Action.PROMOTE, Action.FAILOVER):
                     await _cancelled(promoting)
                     promoting = asyncio.create_task(self._promote(mirror))

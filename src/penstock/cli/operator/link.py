@@ -93,6 +93,12 @@ async def create(
     follow_deletes: Annotated[
         bool, Parameter(help="Delete a mirror when the source's topic is deleted.", negative="")
     ] = False,
+    hold_start: Annotated[
+        bool,
+        Parameter(
+            help="Stop a partition whose source deletes more than its retention explains.", negative=""
+        ),
+    ] = False,
     options: Options = Options(),
 ) -> int:
     """Create a link. It mirrors once `penstock link run` runs.
@@ -107,6 +113,7 @@ async def create(
             name,
             topic,
             follow_deletes=follow_deletes,
+            hold_start=hold_start,
             shadow_id=parsed.shadow_id,
         )
         row = await commands.show(clients.destination, name)

@@ -195,16 +195,17 @@ def test_metrics_show_state_lag_and_shadow() -> None:
     assert metrics.not_ready() == "the link has not started"
     runner.status = FRESH | {"state": State.PAUSED}
     led = SimpleNamespace(leadership=None, window=SimpleNamespace(size=7), guarded=0)
-    one = SimpleNamespace(lag=5, failed="damaged", led=led)
+    one = SimpleNamespace(lag=5, failed="damaged", unverified="", led=led)
     session = SimpleNamespace(fenced=True)
     runner.mirror = cast("Any", SimpleNamespace(
         partitions={TopicPartition("orders", 0): one}, truncations=2, guarded_refusals=0,
-        shadow=SimpleNamespace(session=session),
+        unattached={TopicPartition("orders", 1): "created again"}, shadow=SimpleNamespace(session=session),
     ))  # fmt: skip
     page = page_of(metrics)().decode()
     assert 'penstock_link_lag_offsets{link="east",topic="orders"} 5.0' in page
     assert 'penstock_link_state{link="east",state="paused"} 1.0' in page
     assert 'penstock_link_truncations_total{link="east"} 2.0' in page
+    assert 'penstock_link_failed_partitions{link="east"} 2.0' in page, "also one that was never attached"
     assert "penstock_shadow_guarded_refusals_total 0.0" in page
     assert metrics.not_ready() == "the link is paused"
 

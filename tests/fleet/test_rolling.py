@@ -188,6 +188,10 @@ def test_brokers_that_health_has_taken_are_left_to_it() -> None:
 # After a restart
 
 
+def test_a_broker_that_health_holds_stopped_does_not_keep_its_zone_from_being_rolled() -> None:
+    assert step({1: DEAD}, scope=[1, 4], taken=frozenset((1,))) == Stop((4,))
+
+
 def test_an_ordered_restart_is_awaited() -> None:
     assert step({1000: ORDERED}) == Wait("node 1000 restarts")
 

@@ -227,13 +227,14 @@ class _Roll:
         return None
 
     def start(self) -> Step | None:
-        """Unready nodes come first."""
-        dead = [m.id for m in self.pending if not self._seen(m.id).alive]
+        """Unready nodes come first; those that health holds stopped are its own to start."""
+        taken = self.observed.taken
+        dead = [m.id for m in self.pending if not self._seen(m.id).alive and m.id not in taken]
         if dead:
             return Start(tuple(sorted(dead)))
         for member in self.pending:
             node = self._seen(member.id)
-            if not node.ready and member.id not in self.observed.taken:
+            if not node.ready and member.id not in taken:
                 return Wait(f"node {member.id} is not ready; it may be recovering its logs")
         return None
 

@@ -1,7 +1,8 @@
-"""Control planes are killed at every fault point of a roll; the next one completes it, zone by zone."""
+"""Control planes, a supervisor and a node are killed during a roll, which is completed zone by zone."""
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from penstock.platform.control_client import ControlClient
     from tests.harness.processes import Processes
 
 RESTART = ("demoted", "stopped", "started", "in-sync", "elected")
@@ -51,37 +53,66 @@ def planes(home: Platform, processes: Processes, tmp_path: Path) -> PlaneProcess
     return PlaneProcesses(fleet, processes, tmp_path)
 
 
-def test_a_roll_is_completed_whatever_point_the_control_plane_dies_at(
-    home: Platform, planes: PlaneProcesses
-) -> None:
-    restart = [f"fleet.roll.{point}" for point in RESTART]
-    settings, last = points("fleet.roll")
-    document = dict(load_fleet_document(home.layout) or {})
-    (shape,) = document["clusters"]
-    changed = {"clusters": [{**shape, "config": {**QUICK_SESSIONS, "socket.send.buffer.bytes": 204800}}]}
+def changed(home: Platform) -> dict[str, Any]:
+    """The fleet file with another setting that needs a restart."""
+    (shape,) = dict(load_fleet_document(home.layout) or {})["clusters"]
+    return {"clusters": [{**shape, "config": {**QUICK_SESSIONS, "socket.send.buffer.bytes": 204800}}]}
 
-    def request(active: Plane) -> None:
-        control = active.control()
-        (physical,) = control.every("/physical-clusters")
-        adopt_document(home.layout, changed, where="the test")
-        body = {"physical_cluster": physical["id"], "zones": ["a", "b"]}
-        send(control, "POST", "/rolls", body)
 
-    at = [str(leadership.INTENT), settings, *restart, *restart, "fleet.roll.finalized", last]
-    with Watcher(home) as watcher:
-        survivor = die_in_turn(planes.start, at, request)
-        control = planes.active(survivor).control()
+def start_roll(home: Platform, active: Plane) -> None:
+    control = active.control()
+    (physical,) = control.every("/physical-clusters")
+    adopt_document(home.layout, changed(home), where="the test")
+    send(control, "POST", "/rolls", {"physical_cluster": physical["id"], "zones": ["a", "b"]})
 
-        def ended() -> bool:
-            (roll,) = control.every("/rolls")
-            assert roll["state"] in ("running", "done"), roll
-            return bool(roll["state"] == "done")
 
-        wait_for(ended, what="the roll to end", seconds=300)
+def wait_for_end(control: ControlClient) -> None:
+    def ended() -> bool:
+        (roll,) = control.every("/rolls")
+        assert roll["state"] in ("running", "done"), roll
+        return bool(roll["state"] == "done")
 
+    wait_for(ended, what="the roll to end", seconds=300)
+
+
+def check(home: Platform, control: ControlClient, watcher: Watcher) -> None:
+    """Both zones were rolled one after the other, and nothing of the roll is left."""
     assert watcher.zones == [frozenset("a"), frozenset("b")]
     behind = {each.name for each in generations(load_fleet(home.layout)) if each.behind}
     assert behind == {"b3", "c1001"}
     (physical,) = control.every("/physical-clusters")
     rows = control.every(f"/physical-clusters/{physical['id']}/brokers")
     assert {tuple(row["states"]) for row in rows} == {("normal",)}
+
+
+def test_a_roll_is_completed_whatever_point_the_control_plane_dies_at(
+    home: Platform, planes: PlaneProcesses
+) -> None:
+    restart = [f"fleet.roll.{point}" for point in RESTART]
+    settings, last = points("fleet.roll")
+    at = [str(leadership.INTENT), settings, *restart, *restart, "fleet.roll.finalized", last]
+
+    with Watcher(home) as watcher:
+        survivor = die_in_turn(planes.start, at, partial(start_roll, home))
+        control = planes.active(survivor).control()
+        wait_for_end(control)
+
+    check(home, control, watcher)
+
+
+def test_a_roll_is_completed_although_its_supervisor_and_a_node_are_killed(
+    home: Platform, planes: PlaneProcesses
+) -> None:
+    plane = planes.active(planes.start())
+    before = home.process("b1")
+
+    with Watcher(home) as watcher:
+        start_roll(home, plane)
+        wait_for(lambda: home.process("b1") != before, what="the old process of b1 to end")
+        home.kill_supervisor()
+        home.up()
+        wait_for(lambda: home.process("b1") is not None, what="the new process of b1")
+        home.kill("b1")
+        wait_for_end(plane.control())
+
+    check(home, plane.control(), watcher)

@@ -90,3 +90,17 @@ async def test_a_cluster_that_was_never_provisioned_is_not_waited_for() -> None:
 
     with pytest.raises(EntityMissing):
         await perform(memory, deletion.operation, Step.GROUPS)
+
+
+async def test_moves_of_a_cluster_learn_what_holds_them_and_what_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Clusters, "client", lambda *_: None)
+    effects = Effects(
+        Clusters(()), {}, InMemoryControl.with_cells().registry.copy, None, unused,
+        hold=lambda cluster: f"a roll of {cluster}", slow=lambda cluster: f"{cluster} is slow",
+    )  # fmt: skip
+
+    executor = effects.executor(PHYSICAL)
+
+    assert (executor._hold(), executor._slow()) == (f"a roll of {PHYSICAL}", f"{PHYSICAL} is slow")

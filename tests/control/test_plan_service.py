@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
+from penstock.balance.executing import Observation
 from penstock.balance.plan_document import Origin, PlanDocument, PlannedMove, PlanState, new_document
+from penstock.control.load import plan_service
 from penstock.control.load.plan_service import PlanService
 
 if TYPE_CHECKING:
@@ -125,6 +129,28 @@ async def test_during_a_roll_only_plans_begin_that_copy_nothing() -> None:
     await asyncio.wait([running])
 
     await Running(HANDOVER, obstacle="a roll is under way").until(PlanState.DONE)
+
+
+@pytest.mark.parametrize("under_way", [frozenset(), frozenset({("orders", 0)})])
+async def test_rates_are_not_removed_while_a_predecessors_copies_are_under_way(
+    monkeypatch: pytest.MonkeyPatch, under_way: frozenset[tuple[str, int]]
+) -> None:
+    tidied: list[frozenset[int]] = []
+
+    async def seen(_client: object) -> Observation:
+        return Observation({}, frozenset({1}), under_way)
+
+    async def tidy(alive: frozenset[int]) -> None:
+        tidied.append(alive)
+
+    monkeypatch.setattr(plan_service, "observe", seen)
+    clusters = SimpleNamespace(client=lambda _: None)
+    everything = (None, None, clusters, lambda _: SimpleNamespace(tidy=tidy))
+    service = PlanService(*cast("tuple[Any, Any, Any, Any]", everything))
+
+    await service._return_round("pkc-1", {})
+
+    assert tidied == ([] if under_way else [frozenset({1})])
 
 
 async def test_a_plan_can_be_cancelled_during_a_roll() -> None:

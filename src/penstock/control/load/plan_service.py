@@ -239,7 +239,8 @@ class PlanService:
     async def _return_round(self, cluster: str, since: dict[int, float]) -> dict[int, float]:
         executor = self._executor(cluster)
         seen = await observe(self._clusters.client(cluster))
-        await executor.tidy(seen.alive)
+        if not seen.under_way:  # else a predecessor's copies, which a plan is about to continue
+            await executor.tidy(seen.alive)
         now = time.monotonic()
         since = leader_return.caught_up(seen, since, now)
         if moves := leader_return.returning(seen, since, now, partial(self._may_lead, cluster)):

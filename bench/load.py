@@ -28,11 +28,9 @@ from penstock.fleet.spec import Listener
 from penstock.kafka.admin import topics
 from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
-from penstock.kafka.append import produce_body
+from penstock.kafka.append import append
 from penstock.kafka.broker_metrics import parse_metrics
 from penstock.kafka.client import Client
-from penstock.kafka.routing import LeaderOf
-from penstock.wire.records import Record, write
 from tests.harness.disk import FaultyDisk, without_faulty_disk
 from tests.harness.fleet import Fleet
 
@@ -137,8 +135,7 @@ async def _agent_cost(node: Node, client: Client) -> Result:
     names = [f"scraped-{number:04}" for number in range(TOPICS)]
     results_or_raise(await topics.create(client, [topics.NewTopic(name, 1, 1) for name in names]))
     for name in names:
-        body = produce_body(TopicPartition(name, 0), write([Record(0, 0, None, b"x")]))
-        await client.call("Produce", body, to=LeaderOf(name, 0), version_max=12)
+        await append(client, TopicPartition(name, 0), [(None, b"x")])  # a new topic may have no leader yet
     identity = node.running()
     assert identity is not None
     runs = []

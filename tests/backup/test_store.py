@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import time
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from penstock.backup import archive as archive_module
+from penstock.backup import planning
 from penstock.backup.archive import Archive
 from penstock.backup.catalogue import Catalogue, Entry, is_due
-from penstock.backup.drill import drilled_topic
+from penstock.backup.drill import DrillResult, drilled_topic, last_drill
 from penstock.backup.holds import hold, holds, release
-from penstock.backup.layout import Gap, canonical, parse_gap
+from penstock.backup.layout import Gap, canonical, drill_key, parse_gap
 from penstock.backup.planning import Selection, resolve
 from penstock.backup.proof import expected_log
 from penstock.backup.settings import read_backup_settings
 from penstock.backup.verification import verify
+from penstock.kafka.admin import acls, brokers, log_dirs, reassignments, topics
+from penstock.kafka.broker_errors import broker_error
+from penstock.link.store import LinkStore
 from penstock.model.errors.backup import (
     BackupAmbiguous,
     BackupMissing,
@@ -26,14 +32,17 @@ from penstock.model.errors.backup import (
     ShadowSettingsMissing,
 )
 from penstock.model.errors.settings import SettingInvalid
+from penstock.model.shadow_ids import SHADOW_IDS
 from penstock.tier.format import LOG, MANIFEST, chunk_crcs, encode_manifest
 from penstock.tier.store import Store, StoreSettings
 from penstock.wire.digest import BatchDigest, spans
+from penstock.wire.error_codes import Code
 from tests.tier.segments import CLUSTER, NOW_MS, TOPIC_ID, log_of, manifest_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.kafka.client import Client
     from penstock.tier.format import Manifest
 
 SEGMENTS = ("SegmentSegmentSegmentA", "SegmentSegmentSegmentQ", "SegmentSegmentSegmentg")
@@ -212,6 +221,56 @@ async def test_a_damaged_catalogue_is_reported(store: Store, tmp_path: Path) -> 
     assert [one.where for one in result.problems] == ["catalogue"]
     empty = await verify(archive, Catalogue(store, "another"), sample=0, seed=1)
     assert [one.what for one in empty.problems] == ["it has no entry"]
+
+
+async def test_objects_that_others_have_put_into_a_backup_are_passed_over(store: Store) -> None:
+    archive, catalogue = await archived(store), Catalogue(store, CLUSTER)
+    for name in ("catalogue/entries/README.json", "catalogue/entries/99.json", "drills/notes.txt"):
+        await store.create(f"{CLUSTER}/{name}", b"?")
+    assert await catalogue.times() == [NOW_MS]
+    assert await catalogue.clock_skew_seconds() == pytest.approx(time.time() - NOW_MS / 1000, abs=600)
+    assert await last_drill(store, CLUSTER) is None
+    result = DrillResult("orders", TOPIC_ID, 1, 10, 2, 0.5, NOW_MS)
+    await store.create(drill_key(CLUSTER, NOW_MS), canonical(asdict(result)))
+    await store.create(drill_key(CLUSTER, NOW_MS + 1), b"")
+    assert await last_drill(store, CLUSTER) == result
+    assert archive.topic_ids() == [TOPIC_ID]
+
+
+@pytest.mark.parametrize(
+    ("state", "excluded"), [("mirroring", True), ("active", False), (None, False)], ids=str
+)
+async def test_a_link_excludes_a_restore_also_while_its_process_is_away(
+    monkeypatch: pytest.MonkeyPatch, state: str | None, *, excluded: bool
+) -> None:
+    """The restore would take its broker id, and unregister it in the end."""
+
+    async def describe_brokers(*_: object, **__: bool) -> Any:
+        return SimpleNamespace(brokers={1: None, 2: None})
+
+    async def nothing(*_: object) -> dict[Any, Any]:
+        return {}
+
+    async def describe_topics(_: object, names: list[str]) -> dict[str, Any]:
+        missing = broker_error("Metadata", Code.UNKNOWN_TOPIC_OR_PARTITION, None)
+        return {name: missing if name == "orders" else None for name in names}
+
+    async def refresh(links: LinkStore) -> None:
+        links.documents["definition/east"] = {"shadow_id": SHADOW_IDS[0]}
+        if state is not None:
+            links.documents["status/east"] = {"state": state}
+
+    monkeypatch.setattr(brokers, "describe", describe_brokers)
+    monkeypatch.setattr(topics, "describe", describe_topics)
+    monkeypatch.setattr(LinkStore, "refresh", refresh)
+    for module, name in (
+        (reassignments, "under_way"), (log_dirs, "describe"), (acls, "describe"),
+        (brokers, "features"), (planning, "running_restore"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, nothing)
+    facts = await planning.cluster_facts(cast("Client", None), "orders")
+    shown = (f"a link or restore of shadow {SHADOW_IDS[0]}",) if excluded else ()
+    assert (facts.brokers, facts.interventions) == (2, shown)
 
 
 @pytest.mark.parametrize("damage", ["entry", "part", "no part"])

@@ -128,6 +128,21 @@ async def test_a_sweep_that_fails_is_recorded(tmp_path: Path, settings: Path) ->
     assert await objects(store) == before
 
 
+@pytest.mark.usefixtures("at_test_time")
+async def test_a_sweep_that_fails_in_an_unknown_way_ends_no_other_work(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All work of a control plane is one group of tasks."""
+
+    async def plan_expiry(*_: object, **__: object) -> None:
+        raise ValueError("surprise")
+
+    monkeypatch.setattr(module.expirer, "plan_expiry", plan_expiry)
+    backups = Backups(clusters_with(settings), lambda: True)
+    assert "surprise" in (await backups.sweep(HOME)).error
+    assert backups.swept[HOME].complete_ms == 0
+
+
 def open_local(tmp_path: Path, **keys: Any) -> tuple[Any, Any]:
     """A fleet as it is declared, with the ids and ports of its first start."""
     layout, document = Layout(make_directory(tmp_path / "home")), {"clusters": [{"port": 0, **keys}]}

@@ -88,13 +88,19 @@ class Catalogue:
     async def times(self) -> list[int]:
         """When entries were written, in milliseconds, oldest first."""
         prefix = joined(self.cluster, CATALOGUE, ENTRIES)
-        return sorted([entry_time(one.key) async for one in self._store.list(prefix)])
+        listed = [entry_time(one.key) async for one in self._store.list(prefix)]
+        return sorted(at for at in listed if at is not None)
 
     async def clock_skew_seconds(self) -> float:
         """By how much the store's clock is ahead of the one that wrote the last entry; 0 without one."""
         prefix = joined(self.cluster, CATALOGUE, ENTRIES)
-        last = max([one async for one in self._store.list(prefix)], default=None)
-        return 0.0 if last is None else (last.modified_ms - entry_time(last.key)) / 1000
+        stored = [
+            (at, one.modified_ms)
+            async for one in self._store.list(prefix)
+            if (at := entry_time(one.key)) is not None
+        ]
+        at, modified_ms = max(stored, default=(0, 0))
+        return (modified_ms - at) / 1000
 
     async def resume(self) -> None:
         self.last = await self.entry_at()

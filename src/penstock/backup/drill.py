@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from penstock.backup.layout import DRILLS, canonical, drill_key
+from penstock.backup.layout import DRILLS, canonical, drill_key, entry_time
 from penstock.backup.planning import Selection, make_plan
 from penstock.kafka.admin import topics
 from penstock.model.errors.backup import BackupMissing, RestoreRefused
@@ -77,5 +77,10 @@ def drilled_topic(archive: Archive, seed: int) -> str:
 
 
 async def last_drill(store: Store, cluster: str) -> DrillResult | None:
-    keys = sorted([one.key async for one in store.list(joined(cluster, DRILLS))])
-    return DrillResult(**json.loads(await store.read(keys[-1]))) if keys else None
+    keys = [one.key async for one in store.list(joined(cluster, DRILLS)) if entry_time(one.key) is not None]
+    for key in sorted(keys, reverse=True):
+        try:
+            return DrillResult(**json.loads(await store.read(key)))
+        except (ValueError, TypeError):
+            continue  # damaged: `verify` is not about results of drills, and an earlier one is as good
+    return None

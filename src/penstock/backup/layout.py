@@ -22,6 +22,7 @@ GAPS: Final = "gaps"
 HOLDS: Final = "holds"
 DRILLS: Final = "drills"
 RELEASED: Final = ".released"
+_TIMED: Final = re.compile(r"(\d{20})\.json")
 _GAP: Final = re.compile(r".+/gaps/([\w-]{22})/(\d+)/(\d{20})-(\d{20})\.json")
 
 
@@ -47,8 +48,10 @@ def entry_key(cluster: str, at_ms: int) -> str:
     return joined(cluster, CATALOGUE, ENTRIES, f"{at_ms:020d}.json")
 
 
-def entry_time(key: str) -> int:
-    return int(key.rpartition("/")[2].removesuffix(".json"))
+def entry_time(key: str) -> int | None:
+    """The time of an entry or a drill; None of an object that another program has put there."""
+    match = _TIMED.fullmatch(key.rpartition("/")[2])
+    return None if match is None else int(match[1])
 
 
 def part_key(cluster: str, digest: str) -> str:

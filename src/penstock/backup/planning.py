@@ -17,6 +17,7 @@ from penstock.kafka.admin.outcomes import results_or_raise
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.link.mirror_topics import closing_acl
 from penstock.link.source import log_range
+from penstock.link.store import shadows_of_links
 from penstock.model.errors import PenstockError
 from penstock.model.errors.backup import BackupAmbiguous, BackupDiffers, BackupMissing, RestoreRefused
 from penstock.model.shadow_ids import METADATA_VERSION, is_shadow
@@ -151,7 +152,7 @@ async def cluster_facts(client: Client, target: str) -> ClusterFacts:
     real = [broker for broker in registered.brokers if not is_shadow(broker)]
     described = (await topics.describe(client, [target]))[target]
     moving = await reassignments.under_way(client)
-    shadows = sorted(broker for broker in registered.brokers if is_shadow(broker))
+    shadows = sorted({*filter(is_shadow, registered.brokers), *await shadows_of_links(client)})
     return ClusterFacts(
         brokers=len(real),
         free_bytes=await _free_bytes(client, real),

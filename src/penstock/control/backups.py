@@ -170,6 +170,9 @@ class Backups:
         except PenstockError as failure:
             log.warning("backup not swept", cluster=cluster, error=str(failure))
             done = Sweep(at_ms, error=str(failure))
+        except Exception as failure:  # one cluster's store must not end the control plane
+            log.exception("backup not swept", cluster=cluster)
+            done = Sweep(at_ms, error=repr(failure))
         before = self.swept.get(cluster)
         objects = (before.objects if before else 0) + done.tier_objects + done.backup_objects
         complete_ms = before.complete_ms if before else 0

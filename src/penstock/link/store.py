@@ -15,6 +15,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.kafka.admin import topics
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.admin.topics import NewTopic
 from penstock.kafka.append import append
@@ -25,9 +26,11 @@ from penstock.kafka.partition_log import (
     ensure_topic,
     read,
 )
+from penstock.link.states import State
 from penstock.model.errors import PenstockError
 from penstock.model.errors.link import LinkRecordInvalid, LinkStateLost
 from penstock.model.key_names import LINKS_TOPIC
+from penstock.model.shadow_ids import SHADOW_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -51,6 +54,20 @@ async def finished(writing: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+async def shadows_of_links(client: Client) -> set[int]:
+    """Of links that have begun and are not active: mirrors list them as replicas, also while away."""
+    if isinstance((await topics.describe(client, [LINKS_TOPIC]))[LINKS_TOPIC], PenstockError):
+        return set()
+    store = LinkStore(client)
+    await store.refresh()
+    states = {name: one.get("state") for name, one in store.named("status").items()}
+    return {
+        one.get("shadow_id", SHADOW_IDS[0])
+        for name, one in store.named("definition").items()
+        if name in states and states[name] != State.ACTIVE
+    }
 
 
 class LinkStore:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -32,10 +33,12 @@ from penstock.backup.expiry import (
 )
 from penstock.backup.holds import hold, release
 from penstock.backup.layout import entry_key, part_key
+from penstock.model.errors.backup import SweepRefused
+from penstock.tier import sweeper
 from penstock.tier.format import LOG, MANIFEST, SegmentKey, encode_manifest, id_text
 from penstock.tier.store import Store, StoreSettings
 from penstock.tier.sweep import DAY_MS, Hold, SegmentObjects
-from penstock.tier.sweeper import RESTORES_CHECKED_EVERY, unless_restoring
+from penstock.tier.sweeper import CLOCK, RESTORES_CHECKED_EVERY, unless_restoring
 from tests.harness.command import ROOT, clean_environment
 from tests.tier.segments import CLUSTER, NOW_MS, TOPIC_ID, log_of, manifest_of
 
@@ -317,6 +320,23 @@ async def test_the_next_expiry_completes_one_that_was_killed(tmp_path: Path, poi
 
     assert await objects(store) == await objects(undisturbed)
     assert await offsets(store, 4) == [4, 6, 8, 10]
+
+
+async def test_a_clock_that_is_days_ahead_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything would be older than the window."""
+    store, _ = await stored_backup(tmp_path)
+    before = await objects(store)
+    now = time.time()
+    for days in (8, -8):
+        monkeypatch.setattr(sweeper.time, "time", lambda days=days: now + days * 86_400)
+        with pytest.raises(SweepRefused, match=r"691\d{3} s"):
+            await expire(store)
+    assert await objects(store) == before
+    monkeypatch.setattr(sweeper.time, "time", lambda: now + 60)
+    assert await expire(store) > 0
+    assert not any(key.startswith(CLOCK) for key in await objects(store))
 
 
 async def test_a_restore_that_begins_in_the_middle_of_a_run_ends_it() -> None:

@@ -65,7 +65,11 @@ def at_test_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(_: object) -> str:
         return ""
 
+    async def same_clock(_: object) -> None:
+        return None
+
     monkeypatch.setattr(module, "running_restore", none)
+    monkeypatch.setattr(module.expirer, "require_same_clock", same_clock)
     monkeypatch.setattr(time, "time", lambda: NOW_MS / 1000)
 
 

@@ -26,7 +26,7 @@ from penstock.backup.holds import holds
 from penstock.backup.layout import CATALOGUE, GAPS, PARTS, entry_key, parse_gap, part_key
 from penstock.model.fault_points import declare, reach
 from penstock.tier.format import joined
-from penstock.tier.sweeper import stored_segments
+from penstock.tier.sweeper import require_same_clock, stored_segments
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -78,6 +78,8 @@ async def carry_out(store: Store, cluster: str, plan: ExpiryPlan, *, may_delete:
     reach(DECIDED)
     keys = [*plan.keys, *plan.gaps, *(entry_key(cluster, at) for at in plan.entries)]
     deleted = 0
+    if keys or plan.parts:
+        await require_same_clock(store)
     for number, key in enumerate(keys):
         if not await may_delete():
             return deleted

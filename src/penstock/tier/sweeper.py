@@ -12,9 +12,9 @@ from penstock.kafka.admin import topics
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.partition_log import bounds, read
 from penstock.model.errors import PenstockError
-from penstock.model.errors.backup import ManifestInvalid
+from penstock.model.errors.backup import ManifestInvalid, SweepRefused
 from penstock.model.fault_points import declare, reach
-from penstock.tier.format import TOMBSTONE, decode_tombstone, parse_key
+from penstock.tier.format import TOMBSTONE, decode_tombstone, joined, parse_key
 from penstock.tier.metadata import TOPIC, TierMetadata
 from penstock.tier.sweep import Facts, Hold, SegmentObjects, SweepPlan, decide
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     MayDelete = Callable[[], Awaitable[bool]]
 
 RESTORES_CHECKED_EVERY: Final = 50  # objects: a restore reads what the decision has not kept for it
+CLOCK: Final = "clock"  # objects that show the store's time, for a moment
+CLOCK_SKEW_MS_MAX: Final = 300_000
 DECIDED: Final = declare("tier.sweep.decided", "the sweeper has decided, and deleted nothing")
 HALFWAY: Final = declare("tier.sweep.halfway", "half of the objects of a sweep are deleted")
 
@@ -109,11 +111,26 @@ def unless_restoring(leads: Callable[[], bool], restoring: Callable[[], Awaitabl
     return may_delete
 
 
+async def require_same_clock(store: Store) -> None:
+    """Raise unless the store's clock is like ours: one that is days ahead would make everything old."""
+    now_ms = int(time.time() * 1000)
+    key = joined(CLOCK, f"{now_ms:020d}")
+    await store.create(key, b"")
+    probes = {one.key: one.modified_ms async for one in store.list(CLOCK)}
+    await store.delete(list(probes))  # also what a run that was killed has left
+    skew_ms = abs(probes.get(key, 0) - now_ms)
+    if skew_ms > CLOCK_SKEW_MS_MAX:
+        reason = f"the clocks of this process and of {store.name} differ by {skew_ms / 1000:.0f} s"
+        raise SweepRefused(reason=reason)
+
+
 async def carry_out(store: Store, plan: SweepPlan, *, may_delete: MayDelete) -> int:
     """Delete what a plan has, for as long as this process may; the number of objects. A run that is killed is
     continued by the next."""
     reach(DECIDED)
     keys = plan.keys
+    if keys:
+        await require_same_clock(store)
     for number, (key, suffix) in enumerate(keys):
         if not await may_delete():
             return number

@@ -34,7 +34,6 @@ from penstock.backup.expiry import (
 from penstock.backup.holds import hold, release
 from penstock.backup.layout import entry_key, part_key
 from penstock.model.errors.backup import SweepRefused
-from penstock.tier import sweeper
 from penstock.tier.format import LOG, MANIFEST, SegmentKey, encode_manifest, id_text
 from penstock.tier.store import Store, StoreSettings
 from penstock.tier.sweep import DAY_MS, Hold, SegmentObjects
@@ -330,11 +329,11 @@ async def test_a_clock_that_is_days_ahead_deletes_nothing(
     before = await objects(store)
     now = time.time()
     for days in (8, -8):
-        monkeypatch.setattr(sweeper.time, "time", lambda days=days: now + days * 86_400)
+        monkeypatch.setattr(time, "time", lambda days=days: now + days * 86_400)
         with pytest.raises(SweepRefused, match=r"691\d{3} s"):
             await expire(store)
     assert await objects(store) == before
-    monkeypatch.setattr(sweeper.time, "time", lambda: now + 60)
+    monkeypatch.setattr(time, "time", lambda: now + 60)
     assert await expire(store) > 0
     assert not any(key.startswith(CLOCK) for key in await objects(store))
 

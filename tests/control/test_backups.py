@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from penstock.backup import expirer
 from penstock.backup.settings import read_backup_settings
 from penstock.control import backups as module
 from penstock.control.backups import Backups
@@ -69,7 +70,7 @@ def at_test_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(module, "running_restore", none)
-    monkeypatch.setattr(module.expirer, "require_same_clock", same_clock)
+    monkeypatch.setattr(expirer, "require_same_clock", same_clock)
     monkeypatch.setattr(time, "time", lambda: NOW_MS / 1000)
 
 
@@ -141,7 +142,7 @@ async def test_a_sweep_that_fails_in_an_unknown_way_ends_no_other_work(
     async def plan_expiry(*_: object, **__: object) -> None:
         raise ValueError("surprise")
 
-    monkeypatch.setattr(module.expirer, "plan_expiry", plan_expiry)
+    monkeypatch.setattr(expirer, "plan_expiry", plan_expiry)
     backups = Backups(clusters_with(settings), lambda: True)
     assert "surprise" in (await backups.sweep(HOME)).error
     assert backups.swept[HOME].complete_ms == 0

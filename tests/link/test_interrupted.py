@@ -13,7 +13,7 @@ from penstock.kafka.admin import group_offsets, groups, topics
 from penstock.kafka.admin.group_offsets import CommittedOffset
 from penstock.kafka.admin.groups import GroupType
 from penstock.kafka.admin.partitions import TopicPartition
-from penstock.link import mirror_topics, promotion, source
+from penstock.link import commands, mirror_topics, promotion, source
 from penstock.link.group_sync import MirrorRange
 from penstock.link.metadata_service import MetadataService
 from penstock.link.runner import FRESH, OWNED_SECONDS_MAX, LinkRunner
@@ -24,6 +24,7 @@ from penstock.model.errors.link import (
     LinkNotDrained,
     LinkStateConflict,
     LinkStateLost,
+    LinkUnknown,
     SourceUnusable,
 )
 from penstock.model.errors.wire import KafkaDenied, KafkaMissing, ProducerFenced
@@ -309,6 +310,36 @@ async def test_a_group_with_members_on_both_sides_prevents_a_promotion(
     with pytest.raises(GroupsNotCopied if refused else LinkNotDrained):
         await runner._promote(cast("Mirror", None))
     assert bool(fenced) is not refused
+
+
+async def test_a_process_whose_link_was_deleted_ends() -> None:
+    runner, _ = runner_with(state=State.CREATING)
+    store = LinkStore(NO_CLIENT)
+
+    async def refresh() -> None:
+        return None
+
+    store.refresh = refresh  # type: ignore[method-assign]  # no broker
+    store.documents |= {"definition/east": {}, "request/east": {"id": 5, "action": "pause"}}
+    runner._store = store
+    assert (await runner._next_request() or {})["action"] == "pause"
+    del store.documents["definition/east"]
+    with pytest.raises(LinkUnknown, match="none"):
+        await runner._next_request()
+
+
+async def test_a_new_link_does_not_continue_a_deleted_one_of_its_name() -> None:
+    """Its process wrote the state once more after the link was deleted."""
+    store = LinkStore(NO_CLIENT)
+    written: list[tuple[str, Any]] = []
+
+    async def put(key: str, document: Any) -> None:
+        written.append((key, document))
+
+    store.put = put  # type: ignore[method-assign]  # no broker
+    store.documents |= {"status/east": {"state": "mirroring"}, "status/easter": {}, "lineage/east/a/0": {}}
+    await commands._forget(store, "east")
+    assert dict(written) == {"status/east": None, "lineage/east/a/0": None}
 
 
 async def test_another_cluster_at_the_address_of_the_source_deletes_no_mirror() -> None:

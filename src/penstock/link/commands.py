@@ -64,6 +64,7 @@ async def create(
     await store.refresh()
     if f"definition/{link}" in store.documents:
         raise LinkExists(link=link)
+    await _forget(store, link)  # a process may have written its state once more after the link was deleted
     definition = {
         "topics": list(patterns),
         "follow_deletes": follow_deletes,
@@ -218,6 +219,10 @@ async def delete(client: Client, link: str) -> None:
         raise LinkStateConflict(link=link, state=row["state"], action="delete", possible="failover, promote")
     store = LinkStore(client)
     await store.refresh()
+    await _forget(store, link)
+
+
+async def _forget(store: LinkStore, link: str) -> None:
     keys = [key for key in store.documents if key.split("/")[1] == link]
     for key in sorted(keys, key=lambda key: key.startswith("definition/")):
         await store.put(key, None)

@@ -241,6 +241,9 @@ class LinkRunner:
                 await self._store.refresh()
         except PenstockError as error:
             log.warning("links not read", error=str(error))
+        if f"definition/{self.link}" not in self._store.documents:
+            known = ", ".join(sorted(self._store.named("definition"))) or "none"
+            raise LinkUnknown(link=self.link, known=known)  # it was deleted: this process ends
         request = self._store.documents.get(f"request/{self.link}")
         return None if request is None or request["id"] == self.status["request"] else request
 

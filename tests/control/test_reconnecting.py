@@ -12,13 +12,15 @@ import pytest
 
 from penstock.control import service
 from penstock.control.home import Home
-from penstock.control.leadership import LeadershipTerm
+from penstock.control.leadership import OPERATIONS_MAX, LeadershipTerm
 from penstock.control.physical.cluster_access import Clusters, ProvidedCluster
 from penstock.control.registry import Put
 from penstock.control.service import ControlPlane, Role
+from penstock.control.step_outcome import Pending
 from penstock.fleet.credentials.passwords import PlatformKey
+from penstock.model.entities import Operation
 from penstock.model.errors.wire import BrokerUnreachable
-from penstock.model.ids import PhysicalClusterId
+from penstock.model.ids import LogicalClusterId, PhysicalClusterId
 from tests.control.in_memory_control import physical
 
 if TYPE_CHECKING:
@@ -199,14 +201,40 @@ async def test_a_cluster_is_left_to_the_next_term_once_a_term_has_ended(
     monkeypatch.setattr(Home, "prepare", prepare)
     plane = plane_with()
     plane.clusters.add(provided(OTHER))
-    follower = cast("CompactedTopicReader", None)  # not used
-    plans = cast("PlanStore", None)
-    term = LeadershipTerm(
-        plane._home, plane.clusters, follower, plane._registry.copy, None, lambda: True, plans
-    )
+    term = term_of(plane)
     async with asyncio.TaskGroup() as group:
         term._group = group
 
     await term.add_cluster(provided(OTHER))
 
     assert term.publishers == {}
+
+
+def term_of(plane: ControlPlane) -> LeadershipTerm:
+    follower = cast("CompactedTopicReader", None)  # not used
+    plans = cast("PlanStore", None)
+    return LeadershipTerm(
+        plane._home, plane.clusters, follower, plane._registry.copy, None, lambda: True, plans
+    )
+
+
+async def test_many_operations_of_one_tenant_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    term = term_of(plane_with())
+    hanging = asyncio.Event()
+
+    async def perform(operation: Operation, report: object) -> Pending:
+        del report
+        if operation.tenant == "lkc-000001":
+            await hanging.wait()
+        return Pending(0.0, "")
+
+    monkeypatch.setattr(term.effects, "perform", perform)
+    one = Operation(id="op-1", action="", subject="", tenant=LogicalClusterId("lkc-000001"))
+    lock = asyncio.Lock()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(OPERATIONS_MAX):
+            group.create_task(term._attempt_step(one, lock))
+        await asyncio.sleep(0)
+
+        await term._attempt_step(replace(one, tenant=LogicalClusterId("lkc-000002")), asyncio.Lock())
+        hanging.set()

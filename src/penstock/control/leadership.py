@@ -262,7 +262,8 @@ class LeadershipTerm:
 
         number = operation.steps_done
         try:
-            async with self._operation_slots, lock:
+            # The slot last: an operation that waits for others of its tenant must not hold one.
+            async with lock, self._operation_slots:
                 if not self.is_owner():
                     raise self._home.not_active(self._registry())
                 done = await self.effects.perform(operation, report)

@@ -97,6 +97,16 @@ def test_heartbeats_of_long_ago_do_not_make_a_gateway_live() -> None:
     assert directory.all() == []
 
 
+def test_a_broker_whose_clock_is_behind_makes_no_gateway_stale() -> None:
+    directory = GatewayDirectory(Clock())
+    reader = directory.reader(PHYSICAL, cast("Client", None))
+    reader.end = reader.position  # it has read everything there was
+
+    reader._apply(records(ONE, age_ms=3 * LEASE_MS))
+
+    assert [each.state for each in directory.all()] == [GatewayState.LIVE]
+
+
 def test_records_that_no_gateway_writes_leave_the_others_as_they_are() -> None:
     """A stolen gateway credential can write anything to this topic."""
     directory = GatewayDirectory(Clock())
@@ -127,3 +137,20 @@ def test_what_is_remembered_of_gateways_is_bounded() -> None:
     assert len(directory._clusters[PHYSICAL]._seen) == NAMES_MAX
     reader._apply([Record(0, 0, b"gw-7", None)])
     assert len(directory._clusters[PHYSICAL]._seen) == NAMES_MAX - 1
+
+
+def test_gateways_that_are_gone_leave_their_places_to_new_ones() -> None:
+    """With random names, every restart leaves a name behind."""
+    directory = GatewayDirectory(Clock())
+    reader = directory.reader(PHYSICAL, cast("Client", None))
+    gone = [replace(ONE, gateway=f"gw-{number}") for number in range(NAMES_MAX - 2)]
+    reader._apply(records(*gone, age_ms=2 * LEASE_MS))
+    reader._apply(records(replace(ONE, gateway="stopped", stopped=True), replace(ONE, gateway="live")))
+    directory.log_changes()
+
+    reader._apply(records(replace(ONE, gateway="new"), replace(ONE, gateway="newer")))
+
+    names = {each.heartbeat.gateway for each in directory.all()}
+    assert (len(names), names >= {"live", "new", "newer"}) == (NAMES_MAX, True)
+    assert names.isdisjoint({"stopped", "gw-0"})
+    assert directory._clusters[PHYSICAL]._logged.keys() <= names

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS: Final = 2.0
 LEASE_MS: Final = 10_000  # without a heartbeat, until the gateway counts as gone
-NAMES_MAX: Final = 1_000  # of one cluster; further ones are not listed
+NAMES_MAX: Final = 1_000  # of one cluster; further ones replace those that are gone, or are not listed
 HEARTBEAT_BYTES_MAX: Final = 64 * 1024  # with the addresses of a thousand brokers; longer ones do not count
 BOOTSTRAP_ADDRESSES_MAX: Final = 9  # that a tenant is given
 
@@ -48,7 +48,7 @@ class GatewayNames:
 
     def apply(self, heartbeat: GatewayHeartbeat, appended_ms: int) -> None:
         name, holder = heartbeat.gateway, self.holders.get(heartbeat.gateway)
-        if holder is None and len(self.holders) >= NAMES_MAX:
+        if holder is None and len(self.holders) >= NAMES_MAX and not self._forget_one_gone(appended_ms):
             return
         if holder is not None:
             same = holder.heartbeat.instance == heartbeat.instance
@@ -58,6 +58,15 @@ class GatewayNames:
             if same and predecessor and heartbeat.started_ms < holder.heartbeat.started_ms:
                 return  # a predecessor on the same host, which drains
         self.holders[name] = Holder(heartbeat, appended_ms)
+
+    def _forget_one_gone(self, now_ms: int) -> bool:
+        """Makes room: gateways with random names leave one behind at every restart."""
+        oldest = min(self.holders, key=lambda name: self.holders[name].appended_ms)
+        gone = next((n for n, each in self.holders.items() if each.heartbeat.stopped), oldest)
+        if self.holders[gone].lives(now_ms):
+            return False
+        del self.holders[gone]
+        return True
 
     def forget(self, name: str) -> None:
         self.holders.pop(name, None)

@@ -55,7 +55,9 @@ class GatewayDirectory:
     def reader(self, cluster: str, client: Client) -> CompactedTopicReader:
         """Run it to follow the gateways of a cluster."""
         gateways = self._clusters[cluster] = _ClusterGateways(cluster, self._now)
-        return CompactedTopicReader(client, PARTITION, apply=gateways.apply, reset=gateways.reset)
+        reader = CompactedTopicReader(client, PARTITION, apply=gateways.apply, reset=gateways.reset)
+        gateways.keeps_up = lambda: reader.caught_up
+        return reader
 
     def forget(self, cluster: str) -> None:
         self._clusters.pop(cluster, None)
@@ -93,6 +95,8 @@ class _ClusterGateways:
     def __init__(self, cluster: str, now: Callable[[], float]) -> None:
         self._cluster = cluster
         self._now = now
+        # Whether what arrives has just been written.
+        self.keeps_up: Callable[[], bool] = lambda: False
         self._names = GatewayNames()
         self._seen: dict[str, float] = {}  # monotonic time of the latest heartbeat, by name
         self._served: dict[str, GatewayHeartbeat] = {}  # the latest one with addresses, by name
@@ -106,8 +110,6 @@ class _ClusterGateways:
             if record.value is None:
                 name = (record.key or b"").decode(errors="replace")
                 self._names.forget(name)
-                self._seen.pop(name, None)
-                self._served.pop(name, None)
                 continue
             try:
                 heartbeat = read_heartbeat(record.value)
@@ -118,11 +120,17 @@ class _ClusterGateways:
             self._names.apply(heartbeat, record.timestamp_ms)
             listed = heartbeat.gateway in self._names.holders  # the names are bounded
             if listed and self._names.contender(heartbeat) is None:
-                # A heartbeat of some time ago is read at the start only.
-                age = max(0.0, time.time() - record.timestamp_ms / 1000)
-                self._seen[heartbeat.gateway] = self._now() - (age if age > LEASE_MS / 1000 else 0.0)
+                self._seen[heartbeat.gateway] = self._now() - self._age_seconds(record)
                 if heartbeat.serves:
                     self._served[heartbeat.gateway] = heartbeat
+        for known in (self._seen, self._served, self._logged):
+            for name in known.keys() - self._names.holders.keys():
+                del known[name]
+
+    def _age_seconds(self, record: Record) -> float:
+        """Only a heartbeat that is read at the start can be old. Brokers' clocks do not count afterwards."""
+        age = 0.0 if self.keeps_up() else max(0.0, time.time() - record.timestamp_ms / 1000)
+        return age if age > LEASE_MS / 1000 else 0.0
 
     def list(self) -> list[RegisteredGateway]:
         rows = []

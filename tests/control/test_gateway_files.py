@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +18,7 @@ from penstock.gateway.process.tenant_source import StateSource, enforced_by, sta
 from penstock.gateway.settings import GatewaySettings, TenantsFrom, parse_gateway, read_gateway_file
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.kafka.client import Client
+from penstock.kafka.compacted_topic import CompactedTopicReader
 from penstock.kafka.partition_log import read
 from penstock.kafka.security import Login, Mechanism, Security
 from penstock.model.entities import ApiKey, BrokerEndpoint, NetworkRule
@@ -325,6 +328,36 @@ def test_a_tenant_with_an_unreadable_state_stays_unchanged() -> None:
     source._take([Record(2, 0, good.key, endless)])
     assert endless != good.to_bytes()
 
-    assert list(source._tenants) == ["lkc-000001"]
-    source._take([Record(3, 0, good.key, None)])
-    assert source._tenants == {}
+    assert list(source._tenants) == list(source.unread) == ["lkc-000001"]
+    source._take([Record(3, 0, good.key, good.to_bytes())])
+    assert source.unread == {}
+    source._take([Record(4, 0, good.key, b"{}"), Record(5, 0, good.key, None)])
+    assert not source._tenants
+    assert not source.unread
+
+
+async def test_a_state_is_current_once_it_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = StateSource("127.0.0.1:1", Security(), GatewayConfig(PhysicalClusterId("pkc-000000"), ()))
+    state = TenantState(id="lkc-000001", version=1).to_record()
+
+    async def follow(reader: CompactedTopicReader) -> None:
+        reader._start_over()
+        reader.position = reader.end = 0
+        reader._notify()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(CompactedTopicReader, "run", follow)
+    source.fresh_at = started = source.fresh_at - 100.0
+    async with aclosing(source.follow()) as configs:
+        await anext(configs)
+        following = asyncio.ensure_future(anext(configs))
+        await asyncio.sleep(0)
+        source._moved()
+        assert source.fresh_at > started
+
+        source.fresh_at = started
+        source._take([Record(0, 0, state.key, state.to_bytes())])
+        source._moved()
+        assert [tenant.id for tenant in (await following).tenants] == ["lkc-000001"]
+        source._moved()
+        assert source.fresh_at == started  # it is read, and not in force

@@ -18,7 +18,7 @@ from tests.gateway.wires import BOUNDS, BROKER, PRINCIPAL, TENANT, quiet_gateway
 from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     import pytest
@@ -42,6 +42,51 @@ async def test_no_login_is_admitted_with_a_state_that_is_too_old(tmp_path: Path)
 
     assert (old, ready, current) == (Denial.STATE_OLD, False, None)
     assert "penstock_gateway_state_age_seconds 61." in page
+
+
+async def test_no_login_is_admitted_for_a_tenant_whose_newest_state_cannot_be_read(tmp_path: Path) -> None:
+    """It may revoke the key. Other tenants are not concerned."""
+    gateway = quiet_gateway(replace(BOUNDS, state_age_seconds_max=60.0))
+    source = gateway.source = FileSource(tmp_path / "none")
+    session = Session(gateway, 1, "127.0.0.1", BROKER)
+    assert gateway.admission.admit_connection("127.0.0.1", gateway.now()) is None
+
+    source.unread[TENANT.id] = gateway.now() - 61.0
+    old = gateway.admit_login(session, PRINCIPAL)
+    source.unread = {TENANT.id: gateway.now(), "lkc-zzzzzz": gateway.now() - 61.0}
+    current = gateway.admit_login(session, PRINCIPAL)
+
+    assert (old, current, gateway.state_is_current()) == (Denial.STATE_OLD, None, True)
+
+
+async def test_a_file_that_could_not_be_applied_is_not_current_and_is_applied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_source, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(server, "AGAIN", Backoff(0.01))
+    path = tmp_path / "gateway.yaml"
+    path.write_text(FILE.format(zone="a"))
+    gateway = quiet_gateway()
+    source = FileSource(path)
+    source.fresh_at = started = gateway.now() - 100.0
+    applied: list[str] = []
+
+    def apply(config: GatewayConfig) -> None:
+        assert source.fresh_at == started
+        applied.append(config.brokers[0].zone)
+        if len(applied) == 1:
+            raise RuntimeError("a defect")
+
+    monkeypatch.setattr(gateway, "apply_config", apply)
+    path.write_text(FILE.format(zone="longer"))
+    gateway.follow(source)
+
+    async def fresh() -> bool:
+        return source.fresh_at > started
+
+    await eventually(fresh)
+    await gateway.close()
+    assert applied == ["longer", "longer"]
 
 
 async def test_only_the_file_in_force_counts_as_current(
@@ -80,10 +125,11 @@ class FailingSource:
     fresh_at = 0.0
 
     def __init__(self, config: GatewayConfig) -> None:
+        self.unread: dict[str, float] = {}
         self.config = config
         self.calls = 0
 
-    async def follow(self) -> AsyncIterator[GatewayConfig]:
+    async def follow(self) -> AsyncGenerator[GatewayConfig]:
         self.calls += 1
         if self.calls == 1:
             raise RuntimeError("a defect")

@@ -12,7 +12,7 @@ from penstock.gateway.settings import read_gateway_file
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from penstock.gateway.config import GatewayConfig
@@ -24,9 +24,12 @@ log = structlog.get_logger("penstock.gateway")
 
 class ConfigSource(Protocol):
     fresh_at: float  # monotonic time at which the configuration in force was last known to be the newest
+    unread: dict[str, float]  # tenants whose newest state cannot be read, and since when (monotonic)
 
-    def follow(self) -> AsyncIterator[GatewayConfig]:
+    def follow(self) -> AsyncGenerator[GatewayConfig]:
         """Yield every new configuration, complete. Invalid ones are skipped; ends only when closed.
+
+        One is in force once the next is requested.
 
         After an error it may be called again, and starts over.
         """
@@ -38,21 +41,23 @@ class FileSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fresh_at = time.monotonic()
-        self._in_force = self._seen = self._stamp()
+        self.unread: dict[str, float] = {}  # none: a file is read as a whole, or not at all
+        self._in_force = self._stamp()
 
     async def follow(self) -> AsyncGenerator[GatewayConfig]:
+        seen = self._in_force
         while True:
             await asyncio.sleep(POLL_SECONDS)
             stamp = self._stamp()
-            if stamp is not None and stamp != self._seen:
-                self._seen = stamp
+            if stamp is not None and stamp != seen:
+                seen = stamp
                 try:
                     _, config = read_gateway_file(self.path)
                 except PenstockError as failure:
                     log.warning("configuration rejected", error=str(failure))
                 else:
-                    self._in_force = stamp
                     yield config
+                    self._in_force = stamp
             if stamp is not None and stamp == self._in_force:
                 self.fresh_at = time.monotonic()
 

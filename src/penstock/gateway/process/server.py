@@ -12,7 +12,7 @@ import itertools
 import os
 import ssl
 import time
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -307,7 +307,7 @@ class Gateway:
         usage = self.usage_of(principal.tenant)
         usage.attempts += 1
         now, denial = self.now(), None
-        if not self.state_is_current():
+        if not self.state_is_current(tenant.id):
             denial = Denial.STATE_OLD
         elif self.services.tuner is not None:
             share = self.services.tuner.share(session.connection.broker, principal.tenant, now)
@@ -517,13 +517,17 @@ class Gateway:
         """Seconds since the configuration in force was last known to be the newest."""
         return 0.0 if self.source is None else self.now() - self.source.fresh_at
 
-    def state_is_current(self) -> bool:
-        return self.state_age() <= self.settings.bounds.state_age_seconds_max
+    def state_is_current(self, tenant: str = "") -> bool:
+        """Of all tenants, and of this one."""
+        unread = {} if self.source is None else self.source.unread
+        age = max(self.state_age(), self.now() - unread.get(tenant, self.now()))
+        return age <= self.settings.bounds.state_age_seconds_max
 
     async def _follow(self, source: ConfigSource) -> None:
-        async for config in source.follow():
-            self.apply_config(config)
-            log.info("configuration applied", tenants=len(config.tenants))
+        async with aclosing(source.follow()) as configs:
+            async for config in configs:
+                self.apply_config(config)
+                log.info("configuration applied", tenants=len(config.tenants))
 
     async def _watch_versions(self, broker: Broker, first: asyncio.Future[None] | None) -> None:
         security = Security(tls=self.upstream_tls, server_name=self.upstream_name)

@@ -2,9 +2,9 @@
 
 The whole topic is read before the first configuration is yielded, then one follows each change. While the
 topic cannot be read, the gateway keeps what it has, and `fresh_at` stays: a state is fresh when the topic has
-been read to its end. A control plane that is down therefore does not age it. When its position is gone,
-everything is read again and only the result is yielded. A tenant that cannot be decoded (a newer control
-plane wrote it) stays as it was.
+been read to its end, and what was read is applied. A control plane that is down therefore does not age it.
+When its position is gone, everything is read again and only the result is yielded. A tenant that cannot be
+decoded (a newer control plane wrote it) stays as it was, and is `unread` from then on.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ class StateSource:
         self._tenants: dict[str, Tenant] = {}
         self._changed = asyncio.Event()
         self._dirty = False
+        self._applied = True  # what was yielded last
         self.fresh_at = time.monotonic()
+        self.unread: dict[str, float] = {}
         self._follower: CompactedTopicReader | None = None
 
     async def follow(self) -> AsyncGenerator[GatewayConfig]:
@@ -153,7 +155,9 @@ class StateSource:
                     if following.done():
                         following.result()  # raises: it runs until it is cancelled
                     self._changed.clear()
+                    self._applied = False
                     yield replace(self._base, tenants=tuple(self._tenants.values()))
+                    self._applied = True  # the next one is requested
             finally:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
@@ -173,6 +177,7 @@ class StateSource:
 
     def _reset(self) -> None:
         self._tenants = {}
+        self.unread.clear()
         self._changed.clear()
         self._dirty = True
 
@@ -183,6 +188,7 @@ class StateSource:
             if kind != TenantState.kind:
                 continue
             self._dirty = True
+            since = self.unread.pop(tenant, time.monotonic())
             if record.value is None:
                 self._tenants.pop(tenant, None)
                 continue
@@ -191,15 +197,18 @@ class StateSource:
                 self._tenants[tenant] = tenant_of(state, self._enforced)
             except Exception as failure:  # noqa: BLE001 - it belongs to this tenant alone
                 log.warning("tenant rejected", **{key_names.TENANT: tenant, key_names.ERROR: str(failure)})
+                if tenant in self._tenants:
+                    self.unread[tenant] = since
 
     def _moved(self) -> None:
         assert self._follower is not None
         if not self._follower.caught_up:
             return
-        self.fresh_at = time.monotonic()
         if self._dirty:
             self._dirty = False
             self._changed.set()
+        elif self._applied and not self._changed.is_set():
+            self.fresh_at = time.monotonic()
 
 
 def gateway_client(settings: GatewaySettings, base: GatewayConfig) -> Client:

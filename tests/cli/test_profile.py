@@ -81,6 +81,41 @@ def test_a_token_that_is_refused_leaves_no_profile(
     assert here("profile", "list", "-o", "json").data == []
 
 
+def test_another_login_keeps_the_keys_of_the_profile_and_a_refused_one_changes_nothing(
+    plane: InMemoryPlane, control_api: ControlApi, here: Here, tmp_path: Path
+) -> None:
+    del plane
+    Path("wrong").write_text("wrong")
+    assert here("login", control_api.url, "--name", "work", "--token-file", "token").code == 0
+    assert here("cluster", "create", "shop").code == 0
+    assert here("profile", "use", "local").code == 0
+    before = {path: path.read_text() for path in files(tmp_path)}
+    assert [path for path in before if path.parent.name == "keys"]
+
+    refused = here("login", control_api.url, "--name", "work", "--token-file", "wrong", "-o", "json")
+    unreadable = here("login", control_api.url, "--name", "work", "--token-file", "token", "--ca", "missing")
+    after = {path: path.read_text() for path in files(tmp_path)}
+    again = here("login", control_api.url, "--name", "work", "--token-file", "token")
+
+    assert (refused.error["code"], unreadable.code, after) == ("PEN-5010", Exit.USAGE, before)
+    assert again.code == 0, again.err
+    assert before.items() <= {path: path.read_text() for path in files(tmp_path)}.items()
+    assert [row["name"] for row in here("profile", "list", "-o", "json").data if row["current"]] == ["work"]
+
+
+def test_a_profile_is_replaced_once_that_is_confirmed(here: Here) -> None:
+    Path("token").write_text("t")
+    words = ("profile", "create", "work", "--token-file", "token", "--url")
+    assert here(*words, "http://h:1").code == 0
+
+    refused = here(*words, "http://h:2")
+    unchanged = here("profile", "show", "work", "-o", "json").data["url"]
+    replaced = here(*words, "http://h:2", "--yes")
+
+    assert (refused.code, unchanged, replaced.code) == (Exit.USAGE, "http://h:1", 0)
+    assert here("profile", "show", "work", "-o", "json").data["url"] == "http://h:2"
+
+
 def test_profiles_are_chosen_by_flag_variable_and_use(
     plane: InMemoryPlane, control_api: ControlApi, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,7 +200,8 @@ def reaches_all_addresses(elsewhere: Elsewhere, cluster: dict[str, Any], login: 
     ca = elsewhere.planes.directory / "gw-host-1" / "control-ca.pem"
     (elsewhere.planes.directory / "secret").write_text(login.password)
     profile = ("--bootstrap", cluster["bootstrap"], "--key", login.user, "--ca", str(ca), "--tls")
-    penstock("profile", "create", "shop", *profile, "--secret-file", "secret")
+    created = penstock("profile", "create", "shop", *profile, "--secret-file", "secret")
+    assert created.code == 0, created.err
     reached = penstock("doctor", "--from-here", "shop", "--profile", "shop", "-o", "json")
     assert reached.code == 0, reached.err
     assert {row["what"]: row["state"] for row in reached.data} == dict.fromkeys(

@@ -49,7 +49,7 @@ def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Penstock:
-    """The command with a separate home and working directory."""
+    """The command with a separate home, working directory and profiles."""
 
     home: Path
     directory: Path
@@ -84,7 +84,8 @@ class Penstock:
         return [sys.executable, "-m", "penstock", *words]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        return clean_environment({"PENSTOCK_HOME": str(self.home)} | dict(more or {}))
+        own = {"PENSTOCK_HOME": str(self.home), "XDG_CONFIG_HOME": str(self.directory / ".config")}
+        return clean_environment(own | dict(more or {}))
 
     def end_everything(self) -> None:
         """Kill everything that runs below this home; the supervisor first, or it would restart nodes."""

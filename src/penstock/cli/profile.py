@@ -11,13 +11,14 @@ from cyclopts import App, Parameter
 
 from penstock.cli.flags import Yes, confirmed
 from penstock.cli.output import Format, plain, report, show, table_of
-from penstock.cli.remote import connected
-from penstock.cli.settings import Options, ProfileOptions, RemoteOptions
-from penstock.model.errors import Exit, PenstockError
+from penstock.cli.remote import check_reachable
+from penstock.cli.settings import Options, ProfileOptions
+from penstock.model.errors import Exit
 from penstock.model.errors.settings import UsageInvalid
 from penstock.platform import profiles
+from penstock.platform.control_client import connect
 from penstock.platform.keyring import SavedKey, saved_keys
-from penstock.platform.profiles import LOCAL, Profile
+from penstock.platform.profiles import Profile
 
 app = App(name="profile", help="Profiles: platforms on other machines, and credentials for them.")
 
@@ -49,6 +50,7 @@ def create(
     tls: Annotated[bool, Parameter(help="Connect to the gateways with TLS.", negative="")] = False,
     ca: Ca = None,
     use: Annotated[bool, Parameter(help="Make it the current profile.")] = True,
+    yes: Yes = False,
     options: Options = Options(),
 ) -> int:
     """Create a profile from a control plane and a token, or from a bootstrap address and an API key.
@@ -60,9 +62,11 @@ def create(
             reason="a profile needs a place to connect to",
             way_out="Give --url with --token-file, or --bootstrap with --key and --secret-file.",
         )
-    for each in filter(None, url.split(",")):
-        if not each.strip().startswith(("http://", "https://")):
-            raise UsageInvalid(reason=f"--url {each} is no http address", way_out="Write https://host:port.")
+    _check_urls(url)
+    if profiles.has_profile(name) and not confirmed(
+        f"This replaces profile {name} and the credentials in it.", yes=yes
+    ):
+        return Exit.FAILED
     secret = _secret(secret_file, f"Secret of API key {key}: ") if bootstrap else ""
     token = _secret(token_file, "Operator token: ") if url else ""
     saved = SavedKey("", name, bootstrap, key, secret, tls=tls or bool(ca)) if bootstrap else None
@@ -70,9 +74,7 @@ def create(
     profiles.save_profile(profile, ca=ca, token=token, key=saved)
     if use:
         profiles.use_profile(name)
-    row = _row(profile)
-    show(row, options.form, table_of([row], _COLUMNS))
-    return Exit.FINE
+    return _shown(profile, options)
 
 
 def login(
@@ -84,20 +86,26 @@ def login(
     ca: Ca = None,
     options: Options = Options(),
 ) -> int:
-    """Log in to a control plane: checks the token, saves it as a profile, and uses that.
+    """Log in to a control plane: checks the token, saves it as a profile, and uses that. Another login to the
+    same profile keeps the API keys in it.
 
     Example:  penstock login https://penstock.example.com:28080 --token-file token --ca ca.pem
     """
-    before = profiles.current_profile()
-    known = name in [each.name for each in profiles.profiles()]
-    code = create(name, url=url, token_file=token_file, tls=tls, ca=ca, options=options)
+    _check_urls(url)
+    token = _secret(token_file, "Operator token: ")
+    before = profiles.read_profile(name) if profiles.has_profile(name) else Profile(name)
     try:
-        connected(RemoteOptions(profile=name)).get("/status")
-    except PenstockError:
-        if not known:
-            profiles.delete_profile(name)
-        profiles.use_profile(before or LOCAL)
-        raise
+        control = connect(before.layout, url, token=token, ca=ca)
+    except OSError as failure:
+        raise UsageInvalid(
+            reason=f"{ca} cannot be used: {failure}", way_out="Name a PEM file with the CA's certificate."
+        ) from failure
+    check_reachable(control)
+    control.get("/status")
+    profile = Profile(name, url, before.bootstrap, tls=tls or before.tls)
+    profiles.save_profile(profile, ca=ca, token=token, keep_keys=True)
+    profiles.use_profile(name)
+    code = _shown(profile, options)
     report(f"logged in; profile {plain(name)} is the current one")
     return code
 
@@ -143,9 +151,7 @@ def show_(
         else:
             show(None, options.form, "")
         return Exit.FINE
-    row = _row(profile)
-    show(row, options.form, table_of([row], _COLUMNS))
-    return Exit.FINE
+    return _shown(profile, options)
 
 
 @app.command
@@ -159,6 +165,18 @@ def delete(name: Name, *, yes: Yes = False) -> int:
         return Exit.FAILED
     profiles.delete_profile(name)
     report("deleted")
+    return Exit.FINE
+
+
+def _check_urls(url: str) -> None:
+    for each in filter(None, url.split(",")):
+        if not each.strip().startswith(("http://", "https://")):
+            raise UsageInvalid(reason=f"--url {each} is no http address", way_out="Write https://host:port.")
+
+
+def _shown(profile: Profile, options: Options) -> int:
+    row = _row(profile)
+    show(row, options.form, table_of([row], _COLUMNS))
     return Exit.FINE
 
 

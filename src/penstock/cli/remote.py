@@ -46,13 +46,18 @@ def connected(options: RemoteOptions) -> ControlClient:
     control = connect(options.layout, url, token=token, ca=chosen.ca if chosen else None)
     if not control.token:
         raise TokenRefused
+    if url:
+        check_reachable(control)
+    elif all(map(why_closed, control.urls)) and supervisor_of(options.layout) is None:
+        raise NotRunning(home=options.layout.home)  # a supervisor would start it
+    return control
+
+
+def check_reachable(control: ControlClient) -> None:
+    """Raises ControlUnreachable at once if no control plane can be connected to."""
     reasons = [why_closed(each) for each in control.urls]
     if all(reasons):
-        if url:
-            raise ControlUnreachable(url=url, reason=reasons[0])
-        if supervisor_of(options.layout) is None:  # a supervisor would start it
-            raise NotRunning(home=options.layout.home)
-    return control
+        raise ControlUnreachable(url=",".join(control.urls), reason=reasons[0])
 
 
 def control_url(options: RemoteOptions) -> str:

@@ -68,21 +68,30 @@ def configuration_directory(environment: Mapping[str, str] = os.environ) -> Path
 
 
 def save_profile(
-    profile: Profile, *, ca: Path | None = None, token: str = "", key: SavedKey | None = None
+    profile: Profile,
+    *,
+    ca: Path | None = None,
+    token: str = "",
+    key: SavedKey | None = None,
+    keep_keys: bool = False,
 ) -> None:
-    """Write a profile with its secrets; an earlier one of this name is replaced."""
+    """Write a profile with its secrets; an earlier one of this name is replaced. Its API keys can be kept:
+    their secrets are nowhere else.
+    """
     if not _NAME.fullmatch(profile.name) or profile.name == LOCAL:
         expected = f"expected lower-case letters, digits, `.`, `_` and `-`, and not {LOCAL!r}"
         raise SettingInvalid(where="profile", key="name", value=profile.name, expected=expected)
     authority = _read(ca) if ca is not None else None
     directory = _directory(profile.name)
-    if directory.exists():
+    if directory.exists() and not keep_keys:
         shutil.rmtree(directory)
     make_directory(directory, mode=SECRET_DIRECTORY_MODE)
     layout = profile.layout
     make_directory(layout.secrets, mode=SECRET_DIRECTORY_MODE)
     if authority is not None:
         write_atomically(directory / _CA, authority)
+    else:
+        (directory / _CA).unlink(missing_ok=True)
     if token:
         write_atomically(layout.secrets / TOKEN_FILE, token, mode=SECRET_FILE_MODE)
     if key is not None:
@@ -98,6 +107,10 @@ def read_profile(name: str) -> Profile:
         return Profile(**json.loads(path.read_text()))
     except (ValueError, TypeError) as failure:
         raise SettingsUnreadable(path=path, reason=failure) from failure
+
+
+def has_profile(name: str) -> bool:
+    return name in [each.name for each in profiles()]
 
 
 def profiles() -> list[Profile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +17,7 @@ from penstock.gateway.config import ServiceAccount
 from penstock.gateway.connection.effects import Close, Deny
 from penstock.gateway.connection.routes import routes
 from penstock.gateway.limits.admission import Denial
+from penstock.gateway.limits.platform_turns import PlatformTurns
 from penstock.gateway.tenancy import apis, platform_requests
 from penstock.gateway.tenancy.apis import Treatment, request_limits, treatment
 from penstock.gateway.tenancy.request_rewriting import (
@@ -24,7 +26,7 @@ from penstock.gateway.tenancy.request_rewriting import (
     create_partitions,
     create_topics,
 )
-from penstock.gateway.tenancy.tenant_acls import Rejection
+from penstock.gateway.tenancy.tenant_acls import ACLS_OF_ACCOUNT_MAX, Rejection
 from penstock.kafka.admin.acls import Acl, Operation, Pattern, Permission, ResourceType
 from penstock.wire.definitions import STRUCT, load
 from penstock.wire.error_codes import Code
@@ -252,9 +254,16 @@ class CountedPlatform:
     def __init__(self, acls: list[Acl]) -> None:
         self.acls = acls
         self.calls = 0
+        self.additions = PlatformTurns(1)
 
     async def acls_of(self, *_: object) -> list[Acl]:
-        return self.acls
+        await asyncio.sleep(0)
+        return [*self.acls]
+
+    async def create(self, _: object, acls: list[Acl]) -> dict[Acl, None]:
+        await asyncio.sleep(0)
+        self.acls += acls
+        return dict.fromkeys(acls)
 
     async def broker_configs(self, *_: object) -> list[dict[str, Any]]:
         self.calls += 1
@@ -306,3 +315,22 @@ async def test_filters_are_compared_with_acls_a_bounded_number_of_times() -> Non
         outcomes.append(isinstance(result, Rejection))
 
     assert outcomes == [False, True, False]
+
+
+async def test_acls_that_are_created_at_once_do_not_exceed_the_limit_of_an_account_together() -> None:
+    platform = CountedPlatform([])
+    entry = {"ResourceType": 2, "ResourcePatternType": 3, "Principal": f"User:{PRINCIPAL.account}"}
+    entry |= {"Host": "*", "Operation": 3, "PermissionType": 3}
+
+    async def create(first: int) -> set[Code]:
+        half = range(first, first + ACLS_OF_ACCOUNT_MAX // 2)
+        creations = [{**entry, "ResourceName": f"t{number}"} for number in half]
+        request = Request("CreateAcls", 3, 1, "c", {"Creations": creations})
+        response = await platform_requests.run(request, caller(platform), {})
+        assert not isinstance(response, Rejection)
+        return {result["ErrorCode"] for result in response["Results"]}
+
+    outcomes = await asyncio.gather(*(create(1_000 * number) for number in range(4)))
+
+    assert outcomes == [{Code.NONE}] * 2 + [{Code.POLICY_VIOLATION}] * 2
+    assert len(platform.acls) == ACLS_OF_ACCOUNT_MAX

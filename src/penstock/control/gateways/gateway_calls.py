@@ -123,11 +123,12 @@ async def _create_acls(platform: PlatformClient, tenant: Tenant, arguments: Mapp
     bindings = _bindings(arguments)
     principals = {acl.principal for acl in bindings}
     accounts = [each for each in tenant.accounts if f"User:{tenant.user_of(each)}" in principals]
-    present = {*await platform.acls_of(tenant, accounts), *bindings}
-    for principal in principals:
-        if sum(acl.principal == principal for acl in present) > ACLS_OF_ACCOUNT_MAX:
-            raise RequestInvalid(where="acls", reason=f"an account has at most {ACLS_OF_ACCOUNT_MAX}")
-    return _codes(bindings, await platform.create(tenant, bindings))
+    async with platform.additions.of(tenant.id):
+        present = {*await platform.acls_of(tenant, accounts), *bindings}
+        for principal in principals:
+            if sum(acl.principal == principal for acl in present) > ACLS_OF_ACCOUNT_MAX:
+                raise RequestInvalid(where="acls", reason=f"an account has at most {ACLS_OF_ACCOUNT_MAX}")
+        return _codes(bindings, await platform.create(tenant, bindings))
 
 
 async def _delete_acls(platform: PlatformClient, tenant: Tenant, arguments: Mapping[str, Any]) -> Any:

@@ -19,12 +19,13 @@ REQUESTS_AT_ONCE: Final = 4  # of one tenant
 class PlatformTurns:
     """The turns of all tenants; one that has no request takes no memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = REQUESTS_AT_ONCE) -> None:
+        self._at_once = at_once
         self._turns: WeakValueDictionary[LogicalClusterId, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, tenant: LogicalClusterId) -> asyncio.Semaphore:
         """Enter it for the time of a request."""
         turns = self._turns.get(tenant)
         if turns is None:
-            turns = self._turns[tenant] = asyncio.Semaphore(REQUESTS_AT_ONCE)
+            turns = self._turns[tenant] = asyncio.Semaphore(self._at_once)
         return turns

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.fleet.credentials.gateway_credentials import gateway_token
+from penstock.gateway.limits.platform_turns import PlatformTurns
 from penstock.gateway.tenancy.platform_client import CALL_SECONDS, CALLS_AT_ONCE
 from penstock.gateway.tenancy.tenant_acls import ENTRIES_MAX
 from penstock.kafka.admin.acls import acl_entry, acl_of
@@ -50,6 +51,7 @@ class ControlPlaneCalls:
         self._tls = tls_context(control.ca) if control is not None and secure else None
         credentials = settings.credentials
         self._token = gateway_token(credentials.cluster, settings.gateway, credentials.key)
+        self.additions = PlatformTurns(1)
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="control-plane-calls")
 
     async def close(self) -> None:

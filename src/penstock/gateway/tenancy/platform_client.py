@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.fleet.credentials.passwords import PLATFORM_USER
+from penstock.gateway.limits.platform_turns import PlatformTurns
 from penstock.gateway.tenancy.tenant_acls import belongs_to
 from penstock.gateway.tenancy.tenant_configs import SHOWN_BROKER_CONFIGS
 from penstock.kafka.admin import acls, configs
@@ -44,6 +45,8 @@ PLATFORM_REQUEST_SECONDS: Final = 25.0  # a little less than clients wait for a 
 class PlatformCalls(Protocol):
     """Each call concerns one tenant, and returns or changes nothing of others."""
 
+    additions: PlatformTurns  # of ACLs: a tenant's are counted and created one after another
+
     async def close(self) -> None: ...
     async def acls_of(self, tenant: Tenant, accounts: Iterable[ServiceAccountId]) -> list[Acl]: ...
     async def create(self, tenant: Tenant, bindings: Sequence[Acl]) -> dict[Acl, PenstockError | None]: ...
@@ -71,6 +74,7 @@ class PlatformClient:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._concurrency = asyncio.Semaphore(CALLS_AT_ONCE)
+        self.additions = PlatformTurns(1)
 
     async def close(self) -> None:
         await self._client.close()

@@ -92,9 +92,10 @@ async def _create_acls(request: Request, caller: Caller, topics: Topics) -> Body
     acls = [one for one in translated if not isinstance(one, Rejection)]
     principals = {acl.principal for acl in acls}
     accounts = [account for account in tenant.accounts if f"User:{tenant.user_of(account)}" in principals]
-    present = await caller.platform.acls_of(tenant, accounts)
-    full = _full(present, acls)
-    outcomes = await caller.platform.create(tenant, [acl for acl in acls if acl.principal not in full])
+    async with caller.platform.additions.of(tenant.id):
+        present = await caller.platform.acls_of(tenant, accounts)
+        full = _full(present, acls)
+        outcomes = await caller.platform.create(tenant, [acl for acl in acls if acl.principal not in full])
     results = []
     for one in translated:
         if isinstance(one, Rejection):

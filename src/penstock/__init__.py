@@ -15,6 +15,7 @@ Modules:
   gateway             the proxy that gives each tenant its own Kafka cluster
   gc_tuning           fewer searches for cyclic garbage
   health              probes, error budgets, which brokers are sick and what to do about it
+  http_calls          calls with a secret: no redirects, no proxy to this host
   kafka               an async Kafka client for admin calls, offsets and internal topics
   link                byte-identical mirrors of topics on another cluster
   log_lines           log lines of a service: JSON or text

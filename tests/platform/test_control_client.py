@@ -52,6 +52,23 @@ def test_an_operation_that_fails_or_takes_too_long_is_an_error(plane: InMemoryPl
         )
 
 
+def test_a_reference_to_a_control_plane_without_tls_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+
+    def once(control: ControlClient, *_: object) -> None:
+        called.append(control.url)
+        standby = ProblemResponse(message="", advice="", active="http://elsewhere:1")
+        standby.retriable = True  # type: ignore[misc]  # of this error alone
+        raise standby
+
+    monkeypatch.setattr(ControlClient, "_once", once)
+
+    with pytest.raises(ControlUnreachable, match="without TLS"):
+        ControlClient("https://control:1", "t").get("/clusters")
+
+    assert called == ["https://control:1"]
+
+
 def test_a_standby_refers_to_the_active_control_plane(plane: InMemoryPlane, control_api: ControlApi) -> None:
     plane.role = Role.STANDBY
     control = ControlClient(control_api.url, ROOT)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from penstock.audit.rules.catalogue import by_name
+from penstock.http_calls import open_url
 from penstock.model import key_names
 from penstock.model.durability import Severity
 
@@ -32,11 +33,6 @@ SUBJECTS_SHOWN_MAX: Final = 20
 NOT_ENDED: Final = "0001-01-01T00:00:00Z"  # Alertmanager's value
 
 log = structlog.get_logger("penstock.audit")
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """None: urllib raises HTTPError, which is an OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ class Webhook:
         """Redirects are failures: the signature is for one receiver."""
         headers = {"Content-Type": "application/json", SIGNATURE_HEADER: signature(self.secret, body)}
         request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - the operator's own address
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=SEND_SECONDS) as response:
+        with open_url(request, timeout=SEND_SECONDS) as response:
             response.read()
 
 

@@ -18,6 +18,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.http_calls import open_url
 from penstock.model.errors.wire import ClientRefused, TokenUnavailable
 
 if TYPE_CHECKING:
@@ -84,9 +85,7 @@ class OAuthLogin:
         data = urllib.parse.urlencode(form).encode()
         request = urllib.request.Request(self.token_url, data, headers)  # noqa: S310 - settings check it
         try:
-            with urllib.request.urlopen(  # noqa: S310 - settings check it
-                request, timeout=REQUEST_SECONDS_MAX, context=self.tls
-            ) as response:
+            with open_url(request, timeout=REQUEST_SECONDS_MAX, tls=self.tls) as response:
                 body = json.loads(response.read(RESPONSE_BYTES_MAX))
         except urllib.error.HTTPError as refused:
             if refused.code < 500 and refused.code != 429:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.control.physical.addresses import ADDRESS_FILE, TOKEN_FILE, URL_DEFAULT
+from penstock.http_calls import leaves_tls, open_url
 from penstock.kafka.security import tls_context
 from penstock.model.errors import PenstockError, catalogue
 from penstock.model.errors.control import (
@@ -149,6 +150,9 @@ class ControlClient:
             except PenstockError as error:
                 active = error.facts.get("active")
                 if isinstance(active, str) and active.startswith("http"):
+                    if leaves_tls(self.url, active):
+                        reason = f"it refers to {active}, where the token would be sent without TLS"
+                        raise ControlUnreachable(url=self.url, reason=reason) from error
                     self.url = active
                 elif isinstance(error, ControlUnreachable):
                     self.url = self._next_url()
@@ -170,9 +174,7 @@ class ControlClient:
         address = f"{self.url}/v1{urllib.parse.quote(path, safe=_SAFE)}"
         request = urllib.request.Request(address, data, headers, method=method)  # noqa: S310 - checked
         try:
-            with urllib.request.urlopen(  # noqa: S310 - checked
-                request, timeout=CALL_SECONDS, context=self.tls
-            ) as response:
+            with open_url(request, timeout=CALL_SECONDS, tls=self.tls) as response:
                 return json.loads(response.read() or b"null"), response.headers.get("ETag", "")
         except urllib.error.HTTPError as refusal:
             with refusal:

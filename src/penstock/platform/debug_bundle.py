@@ -14,10 +14,11 @@ import tarfile
 import time
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
-from urllib.request import urlopen
+from urllib.request import Request
 
 from penstock.atomic_files import write_atomically
 from penstock.fleet.layout import SECRET_FILE_MODE
+from penstock.http_calls import open_url
 from penstock.model.errors import PenstockError
 from penstock.platform.control_client import connect, read_address
 from penstock.platform.local_platform import service_logs
@@ -131,7 +132,7 @@ def _metrics(layout: Layout, status: FleetStatus) -> dict[str, str]:
     texts = {}
     for name, url in urls.items():
         try:
-            with urlopen(url, timeout=METRICS_SECONDS) as response:  # noqa: S310 - addresses of this home
+            with open_url(Request(url), timeout=METRICS_SECONDS) as response:  # noqa: S310 - of this home
                 texts[f"metrics/{name}.txt"] = response.read().decode(errors="replace")
         except (OSError, HTTPException) as failure:
             texts[f"metrics/{name}.txt"] = f"# {url}: {failure}\n"

@@ -6,11 +6,12 @@ import json
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
 from penstock.control.physical.gateway_files import GATEWAY_FILE, advertised_bootstrap, management_address
 from penstock.control.physical.local import dedicated_homes
 from penstock.fleet.supervisor import supervisor_of
+from penstock.http_calls import open_url
 from penstock.pipeline.status import all_statuses
 from penstock.platform.companions import CONTROL, SUPERVISOR, service_records
 from penstock.platform.control_client import operator_token, read_address
@@ -66,7 +67,7 @@ def _dedicated_gateways(layout: Layout) -> list[dict[str, Any]]:
 def readiness(metrics: str) -> str:
     """What `/readyz` of a management address responds."""
     try:
-        with urlopen(f"http://{metrics}/readyz", timeout=RESPONSE_SECONDS_MAX):
+        with open_url(Request(f"http://{metrics}/readyz"), timeout=RESPONSE_SECONDS_MAX):
             return READY
     except HTTPError as refusal:
         with refusal:
@@ -100,7 +101,7 @@ def broker_health(fleet: LocalFleet) -> dict[tuple[str, str], str]:
         return {}
     request = Request(f"{url}/v1/health", headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - ours
     try:
-        with urlopen(request, timeout=RESPONSE_SECONDS_MAX) as response:  # noqa: S310 - our address
+        with open_url(request, timeout=RESPONSE_SECONDS_MAX) as response:
             judged = {
                 (cluster["physical_cluster"], broker["broker"]): str(broker["health"])
                 for cluster in json.load(response)
@@ -138,7 +139,7 @@ def _state(health: dict[str, str]) -> str:
 def _health(url: str) -> dict[str, str]:
     """What the control plane reports of itself: its role, and the URL of the active one."""
     try:
-        with urlopen(f"{url}/healthz", timeout=RESPONSE_SECONDS_MAX) as response:  # noqa: S310 - our address
+        with open_url(Request(f"{url}/healthz"), timeout=RESPONSE_SECONDS_MAX) as response:  # noqa: S310 - ours
             health = json.load(response)
             return {"role": str(health["role"]), "active": str(health["active"])}
     except (OSError, HTTPException, ValueError, KeyError, TypeError):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from penstock.http_calls import open_url
 from penstock.model.backoff import Backoff
 from penstock.model.errors.health import NotificationFailed
 
@@ -48,11 +49,6 @@ class Notice:
     id: str
     incident: str
     body: bytes
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """The secret's signature is for one receiver only: a redirect is a failure."""
 
 
 def notice_of(incident: Incident, text: str) -> Notice:
@@ -130,8 +126,7 @@ class Notifier:
         request = urllib.request.Request(self._targets.webhook, notice.body, headers, method="POST")  # noqa: S310 - an operator's setting
 
         def post() -> None:
-            opener = urllib.request.build_opener(_NoRedirects)
-            with opener.open(request, timeout=SECONDS_MAX):
+            with open_url(request, timeout=SECONDS_MAX):
                 pass
 
         try:

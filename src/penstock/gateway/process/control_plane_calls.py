@@ -21,6 +21,7 @@ from penstock.fleet.credentials.gateway_credentials import gateway_token
 from penstock.gateway.limits.platform_turns import PlatformTurns
 from penstock.gateway.tenancy.platform_client import CALL_SECONDS, CALLS_AT_ONCE
 from penstock.gateway.tenancy.tenant_acls import ENTRIES_MAX
+from penstock.http_calls import open_url
 from penstock.kafka.admin.acls import acl_entry, acl_of
 from penstock.kafka.security import tls_context
 from penstock.model.errors.gateway import PlatformCallRefused, PlatformCallUnavailable
@@ -131,9 +132,7 @@ class ControlPlaneCalls:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         request = urllib.request.Request(url + PATH, body, headers, method="POST")  # noqa: S310 - checked
         try:
-            with urllib.request.urlopen(  # noqa: S310 - checked in the settings
-                request, timeout=CALL_SECONDS, context=self._tls if url.startswith("https") else None
-            ) as response:
+            with open_url(request, timeout=CALL_SECONDS, tls=self._tls) as response:
                 return json.loads(response.read(RESPONSE_BYTES_MAX))["result"]
         except urllib.error.HTTPError as refusal:
             with refusal:

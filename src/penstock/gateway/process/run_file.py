@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import Request
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.http_calls import open_url
 from penstock.model.errors.gateway import DrainTimedOut
 from penstock.model.key_names import METRIC_PREFIX
 from penstock.process_identity import Identity, read_record, this_process, write_identity
@@ -137,7 +138,7 @@ def headline_metrics(metrics: str) -> dict[str, Any]:
     if not metrics:
         return {}
     try:
-        with urlopen(metrics, timeout=METRICS_SECONDS) as response:  # noqa: S310  (a URL from the run file)
+        with open_url(Request(metrics), timeout=METRICS_SECONDS) as response:  # noqa: S310 - from the run file
             text = response.read().decode()
     except (URLError, OSError, HTTPException):  # the gateway may stop meanwhile
         return {}

@@ -48,7 +48,12 @@ if sys.argv[1] == "fails" and outcome.index == 1:
     sys.exit(5)
 if sys.argv[1] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 outcome.report(pid=os.getpid())
+if sys.argv[1] == "loses" and outcome.index == 0:
+    signal.sigwait([signal.SIGUSR1])
+    outcome.report_end(3)
+    sys.exit(1)
 outcome.channel.recv(1)
 printed("alone", outcome.index)
 """
@@ -116,6 +121,16 @@ def test_a_worker_that_cannot_start_ends_all_with_its_exit_code() -> None:
     with parent("fails") as running:
         assert running.process.wait(30) == 5
         assert ["serving"] not in [running.status()[:1] for _ in range(3)]
+
+
+def test_a_worker_can_end_the_whole_gateway() -> None:
+    """Another gateway has the name, under which all of them serve."""
+    with parent("loses") as running:
+        pids = running.serving()
+        os.kill(pids[0], signal.SIGUSR1)
+
+        assert running.process.wait(30) == 3
+    assert not any(map(psutil.pid_exists, pids))
 
 
 def test_a_worker_that_does_not_end_is_killed() -> None:

@@ -31,6 +31,7 @@ from penstock.gateway.process.tenant_source import gateway_client, state_source
 from penstock.gateway.process.worker_supervisor import Supervisor, WorkerSlot, as_worker, reserve_ports
 from penstock.gateway.settings import TenantsFrom, read_gateway_file
 from penstock.model.errors import Exit
+from penstock.model.errors.gateway import GatewayNameTaken
 from penstock.model.errors.settings import ExtraMissing
 from penstock.model.plural import counted
 from penstock.stop_signals import stop_event
@@ -82,7 +83,12 @@ def run_gateway(
         counters.become(outcome.index)
         until_stdin_ends = False
         process = replace(process, settings=as_worker(settings, outcome.index), slot=outcome)
-    uvloop.run(process.serve(until_stdin_ends=until_stdin_ends))
+    try:
+        uvloop.run(process.serve(until_stdin_ends=until_stdin_ends))
+    except GatewayNameTaken as taken:
+        if process.slot is not None:  # the other workers serve under this name, too
+            process.slot.report_end(taken.exit_code)
+        raise
     return Exit.FINE
 
 

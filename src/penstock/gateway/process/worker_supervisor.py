@@ -8,6 +8,7 @@ returns twice, as fork does: in each worker with its slot, and in the parent whe
 | all workers listen | the gateway is reported as serving |
 | a worker ends before that | the others are stopped, and the gateway ends with its exit code |
 | a worker ends after that | its counters are reclaimed and it is replaced, with a growing delay |
+| a worker reports that the gateway must end | all drain, and the gateway ends with the reported exit code |
 | SIGTERM, SIGINT, or standard input ends | all drain; late ones are killed |
 | the parent dies | workers drain: no process would reclaim the counters of the next one to die |
 """
@@ -53,6 +54,10 @@ class WorkerSlot:
 
     index: int
     channel: socket.socket
+
+    def report_end(self, code: int) -> None:
+        """The whole gateway must end, with this exit code."""
+        self.report(end=code)
 
     def report(self, **what: object) -> None:
         self.channel.sendall(json.dumps(what).encode() + b"\n")
@@ -158,7 +163,12 @@ class Supervisor:
                 worker.buffer += received
                 *lines, worker.buffer = worker.buffer.split(b"\n")
                 for line in lines:
-                    worker.status = json.loads(line)
+                    status = json.loads(line)
+                    if "end" in status:
+                        self._code = status["end"]
+                        self._end()
+                    else:
+                        worker.status = status
                 if lines and self._kill_at is None:
                     self._notify_serving()
                 return

@@ -170,6 +170,19 @@ def test_origins_are_shown_and_secrets_are_not(
     assert "operator-token" not in ran.out
 
 
+def test_every_secret_is_hidden_wherever_it_is_set(tmp_path: Path) -> None:
+    for kind in KINDS:
+        file = settings_file(kind)
+        for setting in file.settings:
+            assert setting.is_secret == (setting.type == "secret"), (kind, setting.key)
+    path = write(tmp_path, "control", notify={"webhook": "https://h", "secret": "hush"})
+
+    shown = repr(settings_file("control").origins(path, {"PENSTOCK_CONTROL_HOME__LOGIN__PASSWORD": "hush"}))
+
+    assert "notify.secret" in shown
+    assert "hush" not in shown
+
+
 def test_a_key_is_explained_and_an_unknown_one_is_an_error(here: Callable[..., CommandResult]) -> None:
     (row,) = here("config", "explain", "control:session_seconds", "-o", "json").data
     several = here("config", "explain", "metrics_port").out

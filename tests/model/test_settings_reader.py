@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.model.errors.settings import SettingInvalid, SettingsUnreadable, SettingUnknown
-from penstock.model.settings_reader import Section, read_documents, read_mapping
+from penstock.model.settings_reader import Section, read_documents, read_mapping, with_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,20 @@ def test_a_file_that_is_no_yaml_mapping_is_refused_with_the_reason(
     assert str(path) in caught.value.message
     assert reason in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("content", ["token: 'hush\n", "home: {token: [hush\nb: 1\n", "token: hush: 1\n"])
+def test_a_file_that_cannot_be_parsed_is_not_quoted(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "control.yaml"
+    path.write_text(content)
+
+    for read in (
+        lambda: read_mapping(path),
+        lambda: with_environment({}, "PENSTOCK_CONTROL_", {"PENSTOCK_CONTROL_HOME": content}),
+    ):
+        with pytest.raises(SettingsUnreadable, match="line 1") as caught:
+            read()
+        assert "hush" not in caught.value.message + str(caught.value.__cause__)
 
 
 def test_a_file_that_is_not_there_is_refused_with_the_reason(tmp_path: Path) -> None:

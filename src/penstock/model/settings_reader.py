@@ -28,7 +28,8 @@ PORT_MAX: Final = 65535
 _Choice = TypeVar("_Choice", bound=StrEnum)
 PRESENT: Final = object()  # for: the value in the document
 HIDDEN: Final = "(hidden)"  # shown instead of a secret
-SECRETS: Final = frozenset(("password", "client_secret", "token", "postgres", "redis"))  # keys of secrets
+# Keys of secrets.
+SECRETS: Final = frozenset(("password", "client_secret", "secret", "token", "postgres", "redis"))
 
 
 def read_documents(path: Path) -> list[Any]:
@@ -36,7 +37,16 @@ def read_documents(path: Path) -> list[Any]:
     try:
         return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsUnreadable(path=path, reason=str(error).replace("\n", " ")) from error
+        raise SettingsUnreadable(path=path, reason=_without_content(error)) from error
+
+
+def _without_content(error: Exception) -> str:
+    """PyYAML quotes the line that it cannot parse, which may hold a secret."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        for mark in (error.context_mark, error.problem_mark):
+            if mark is not None:
+                mark.buffer = None
+    return str(error).replace("\n", " ")
 
 
 def read_mapping(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
@@ -245,7 +255,7 @@ def with_environment(
         try:
             inner[key] = text if key in SECRETS else yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise SettingsUnreadable(path=variable, reason=str(error).replace("\n", " ")) from error
+            raise SettingsUnreadable(path=variable, reason=_without_content(error)) from error
         if key in SECRETS:
             inner.pop(f"{key}_file", None)
         elif key.endswith("_file"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -179,3 +181,18 @@ def test_reports_of_tenants_that_do_not_exist_are_not_kept() -> None:
     coordinator._quotas[TENANT] = QUOTA[TENANT]
     coordinator._add_report(tenants, record)
     assert [each.tenant for each in tenants.decide(QUOTA, 10_000)] == [TENANT]
+
+
+def test_a_report_from_the_future_does_not_stay_the_newest() -> None:
+    """Of a gateway whose clock was ahead, or with a stolen credential."""
+    coordinator = Coordinator(cast("Client", None))
+    coordinator._quotas = dict(QUOTA)
+    tenants = OwnedTenants(epoch=1)
+    now_s = int(time.time())
+
+    for one in (report("a", now_s + 1_000_000, 5), replace(report("a", now_s + 5, 7), sequence=1 << 40)):
+        coordinator._add_report(tenants, Record(0, 0, one.key, one.to_bytes()))
+
+    newest = tenants._records[TENANT].newest["a"]
+    assert newest.used[INGRESS] == 7
+    assert newest.time_ms <= time.time() * 1000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -154,6 +155,8 @@ class Coordinator:
     def _add_report(self, tenants: OwnedTenants, record: Record) -> None:
         try:
             report = UsageReport.from_bytes(record.value)
+            # One from the future would stay the newest: of a clock that is ahead, or of a stolen credential.
+            report = replace(report, time_ms=min(report.time_ms, int(time.time() * 1000)))
             # A stolen gateway credential can invent tenants. A new one's next report counts.
             if report.tenant in self._quotas:
                 tenants.add_report(report, self.shares.latest.get(report.tenant))

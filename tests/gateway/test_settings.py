@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.config import ServiceAccount
+from penstock.gateway.process.sni_hosts import Host, parse_host
 from penstock.gateway.process.tenant_source import tenant_of
 from penstock.gateway.settings import Bounds, Routing, parse_gateway, read_gateway_file
 from penstock.model.entities import Grant, Role
@@ -141,6 +142,14 @@ def test_secrets_and_hashes_are_not_shown() -> None:
 def test_an_invalid_setting_is_refused_with_its_place(change: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         parse_gateway(DOCUMENT | change)
+
+
+def test_a_domain_is_compared_as_host_names_are() -> None:
+    document = DOCUMENT | {"routing": "sni", "domain": "Kafka.Example.", "tls": {"certificate": "c.pem"}}
+
+    settings, _ = parse_gateway(document)
+
+    assert parse_host("LKC-000001.kafka.Example", settings.domain) == Host("lkc-000001")
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

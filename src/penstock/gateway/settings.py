@@ -322,7 +322,7 @@ def _parse(root: Section) -> tuple[GatewaySettings, GatewayConfig]:
         advertised_host=root.text("advertised_host", listen),
         platform_key=root.path("platform_key") or root.base / "platform.key",
         routing=routing,
-        domain=root.text("domain") if routing is Routing.SNI else "",
+        domain=root.text("domain").lower().strip(".") if routing is Routing.SNI else "",
         port=root.integer("port", 0, at_least=0, at_most=PORT_MAX),
         certificate=tls.path("certificate"),
         certificate_key=tls.path("key"),

@@ -70,11 +70,11 @@ def _identify_linux(pid: int) -> Identity | None:
     state, *fields = stat[stat.rindex(")") + 2 :].split()
     if state in "ZX":
         return None
-    return Identity(pid, f"{_boot()}:{fields[18]}")
+    return Identity(pid, f"{boot_id()}:{fields[18]}")
 
 
-def _boot() -> str:
-    """Which run of the kernel the ticks count from; empty in sandboxes that hide it."""
+def boot_id() -> str:
+    """Which run of which kernel this is; empty in sandboxes that hide it, and elsewhere than on Linux."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -174,6 +174,7 @@ EXAMPLES: tuple[Event, ...] = (
         version="0.1.0",
         connections=412,
         state_age_ms=500,
+        boot="0f3c",
     ),
     LoadHour(
         cluster=CLUSTER,

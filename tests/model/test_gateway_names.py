@@ -62,6 +62,20 @@ def test_a_successor_on_the_same_host_keeps_the_name_while_its_predecessor_drain
     assert names.contender(HERE) is None
 
 
+def test_hosts_that_share_a_name_are_different_instances() -> None:
+    """As machines do that were made from one image."""
+    one, other = replace(HERE, boot="b1"), replace(HERE, boot="b2", incarnation="b")
+    names = GatewayNames()
+    names.apply(one, 1_000)
+    names.apply(other, 2_000)
+
+    assert (names.contender(one), names.contender(other)) == (None, one)
+    assert names.contender(replace(HERE, incarnation="c")) is None  # of an earlier version
+
+    names.apply(other, 1_001 + LEASE_MS)  # or the same host, after it was restarted
+    assert names.contender(other) is None
+
+
 def test_gateways_behind_one_load_balancer_are_listed_once() -> None:
     other = replace(ELSEWHERE, gateway="gw-2", bootstrap=HERE.bootstrap)
     third = replace(ELSEWHERE, gateway="gw-3", bootstrap="gw3.example.com:9093")

@@ -122,6 +122,7 @@ class GatewayHeartbeat(Event):
     """A gateway's registration, repeated while it runs. `gateway_names` folds them into who has a name."""
 
     kind: ClassVar[str] = "gateway"
+    minor: ClassVar[int] = 1
     topic: ClassVar[str] = GATEWAYS_TOPIC
 
     cluster: PhysicalClusterId
@@ -139,6 +140,7 @@ class GatewayHeartbeat(Event):
     connections: int = 0
     state_age_ms: int = 0  # since the end of `_penstock.state` was read
     stopped: bool = False  # it drains, and has given up its name
+    boot: str = ""  # of its host's kernel: hosts may share a name; empty if unknown
 
     def __post_init__(self) -> None:
         self.require(0 <= self.port <= 65535, "port", "a port")

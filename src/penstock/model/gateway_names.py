@@ -1,8 +1,9 @@
 """Which gateway has which name on a physical cluster, as a fold over the heartbeats in `_penstock.gateways`.
 
 A name belongs to the first instance that registers it, as long as its heartbeats are less than `LEASE_MS`
-apart; an instance is a host and a settings file, so a successor on the same host keeps the name. Times are
-those at which the broker appended the records: every reader comes to the same result, whatever its clock.
+apart; an instance is a host and a settings file, so a successor on the same host keeps the name. Hosts that
+share a name differ by the boot of their kernel. Times are those at which the broker appended the records:
+every reader comes to the same result, whatever its clock.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class GatewayNames:
         if holder is None and len(self.holders) >= NAMES_MAX and not self._forget_one_gone(appended_ms):
             return
         if holder is not None:
-            same = holder.heartbeat.instance == heartbeat.instance
+            same = _same_instance(holder.heartbeat, heartbeat)
             if not same and (holder.lives(appended_ms) or heartbeat.stopped):
                 return  # refused: the name is taken
             predecessor = holder.heartbeat.incarnation != heartbeat.incarnation
@@ -74,9 +75,14 @@ class GatewayNames:
     def contender(self, heartbeat: GatewayHeartbeat) -> GatewayHeartbeat | None:
         """The gateway that has the name instead of this one."""
         holder = self.holders.get(heartbeat.gateway)
-        if holder is None or holder.heartbeat.instance == heartbeat.instance:
+        if holder is None or _same_instance(holder.heartbeat, heartbeat):
             return None
         return holder.heartbeat
+
+
+def _same_instance(one: GatewayHeartbeat, other: GatewayHeartbeat) -> bool:
+    same_boot = one.boot == other.boot or not (one.boot and other.boot)
+    return one.instance == other.instance and same_boot
 
 
 def bootstrap_for(tenant: str, gateways: Iterable[GatewayHeartbeat]) -> str:

@@ -25,6 +25,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.errors.gateway import GatewayNameTaken
 from penstock.model.events import GatewayHeartbeat
 from penstock.model.gateway_names import HEARTBEAT_SECONDS, LEASE_MS, GatewayNames, read_heartbeat
+from penstock.process_identity import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +56,7 @@ class Registration:
             time_ms=now,
             started_ms=now,
             version=__version__,
+            boot=boot_id(),
         )
         self._names = GatewayNames()
         self._reader = CompactedTopicReader(

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
 from penstock.gateway.config import Principal
-from penstock.gateway.limits.intents import WAITING_MAX, Intents
+from penstock.gateway.limits.intents import TENANT_WAITING_MAX, WAITING_MAX, Intents
 from penstock.gateway.limits.metering import Source
+from penstock.gateway.process import intent_writer
+from penstock.gateway.process.intent_writer import EVENTS_AT_ONCE, IntentWriter
 from penstock.model.durability import Deleted, Intent
+from penstock.model.errors.wire import ConnectionLost
 from penstock.model.ids import LogicalClusterId, PhysicalClusterId, ServiceAccountId
+
+if TYPE_CHECKING:
+    import pytest
+
+    from penstock.kafka.admin.partitions import TopicPartition
+    from penstock.kafka.client import Client
+    from penstock.model.durability import LogEvent
 
 PRINCIPAL = Principal(LogicalClusterId("lkc-00000a"), "key", b"", ServiceAccountId("sa-000001"), 1, "")
 SOURCE = Source(PhysicalClusterId("pkc-000000"), "gw-1", "i1")
@@ -28,8 +42,69 @@ def test_deletions_and_changes_carry_the_account_and_are_published_once() -> Non
 
 def test_memory_is_bounded_and_what_is_dropped_is_counted() -> None:
     intents = Intents()
+    tenants = [replace(PRINCIPAL, tenant=LogicalClusterId(f"lkc-00000{letter}")) for letter in "abc"]
     for number in range(WAITING_MAX + 3):
-        intents.records_deleted(PRINCIPAL, "t", 0, number)
+        intents.records_deleted(tenants[number % 3], "t", 0, number)
 
     assert intents.lost == 3
     assert len(intents.take(SOURCE, 1)) == WAITING_MAX
+
+
+def test_a_tenant_leaves_room_for_the_intents_of_others() -> None:
+    intents = Intents()
+    intents.intended(replace(PRINCIPAL, tenant=LogicalClusterId("lkc-00000b")), "topic-delete", "t")
+    for number in range(WAITING_MAX):
+        intents.records_deleted(PRINCIPAL, "t", 0, number)
+
+    taken = intents.take(SOURCE, 1)
+
+    assert (len(taken), intents.lost) == (TENANT_WAITING_MAX + 1, WAITING_MAX - TENANT_WAITING_MAX)
+    assert taken[0].read_facts() == Intent("topic-delete", "sa-000001")
+    intents.records_deleted(PRINCIPAL, "t", 0, 1)
+    assert len(intents.take(SOURCE, 2)) == 1
+
+
+def events(count: int, first: int = 0) -> list[LogEvent]:
+    intents = Intents()
+    intents._sequence = first
+    for number in range(count):
+        intents.records_deleted(PRINCIPAL, f"t{number}", 0, number)
+    return intents.take(SOURCE, 1)
+
+
+async def test_intents_are_written_many_at_once_and_again_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[TopicPartition] = []
+    written: list[bytes] = []
+
+    async def append(client: object, partition: TopicPartition, rows: list[Any], **_: Any) -> None:
+        del client
+        calls.append(partition)
+        if len(calls) == 2:
+            raise ConnectionLost(address="kafka:1", reason="gone")
+        written.extend(value for _, value in rows)
+
+    monkeypatch.setattr(intent_writer, "append", append)
+    monkeypatch.setattr(intent_writer, "RETRY_SECONDS", 0.0)
+    writer, made = IntentWriter(), events(EVENTS_AT_ONCE + 1)
+    writer(made)
+    running = asyncio.create_task(writer.run(cast("Client", None)))
+    async with asyncio.timeout(30):
+        while writer._waiting:
+            await asyncio.sleep(0)
+    running.cancel()
+
+    assert sorted(written) == sorted(event.to_bytes() for event in made)
+    assert len(calls) < EVENTS_AT_ONCE / 10
+
+
+def test_intents_that_find_no_room_are_counted() -> None:
+    writer = IntentWriter()
+    intents = writer.intents = Intents()
+
+    writer([*events(TENANT_WAITING_MAX), *events(TENANT_WAITING_MAX, TENANT_WAITING_MAX)])
+    writer(events(2, 2 * TENANT_WAITING_MAX))
+
+    assert intents.lost == 2
+    assert (writer._waiting[0].sequence, len(writer._waiting)) == (3, WAITING_MAX)

@@ -234,6 +234,8 @@ GATEWAY: Final = _table(
     ("state_age_seconds", G, "seconds", (),
      "Time since the tenants' configuration was last known to be current."),
     ("ack_ranges_lost", C, "ranges", (), "Acknowledged ranges without evidence, for lack of room."),
+    ("intents_lost", C, "intents", (),
+     "Deletions and changes by clients that the durability audit will not know of, for lack of room."),
     ("ack_ranges_open", G, "ranges", (), "Acknowledged ranges that are still merged."),
     ("ack_ranges_written", C, "ranges", (), "Acknowledged ranges written as evidence."),
     ("ack_evidence_bytes", C, "bytes", (), "Bytes of that evidence, before compression."),

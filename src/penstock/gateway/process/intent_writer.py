@@ -1,10 +1,14 @@
-"""Writes clients' intents to `_penstock.durability`, at least once."""
+"""Writes clients' intents to `_penstock.durability`, at least once.
+
+While it cannot be written, they wait in bounded memory: beyond that the oldest are dropped and counted.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -18,10 +22,13 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.gateway.limits.intents import Intents
+    from penstock.kafka.admin.partitions import TopicPartition
     from penstock.kafka.client import Client
     from penstock.model.schema import Event
 
 WAITING_MAX: Final = 10_000
+EVENTS_AT_ONCE: Final = 500  # in a few requests, one for each partition
 RETRY_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 5.0  # for the last ones of a gateway that ends
 
@@ -32,7 +39,8 @@ class IntentWriter:
     """Takes a gateway's events once a second, and writes its intents."""
 
     def __init__(self) -> None:
-        self._waiting: deque[LogEvent] = deque(maxlen=WAITING_MAX)
+        self.intents: Intents | None = None  # of the gateway, to count what is lost
+        self._waiting: deque[LogEvent] = deque()
         self._arrived = asyncio.Event()
 
     def __call__(self, events: Iterable[Event]) -> None:
@@ -40,6 +48,10 @@ class IntentWriter:
             if isinstance(event, LogEvent):
                 self._waiting.append(event)
                 self._arrived.set()
+        while len(self._waiting) > WAITING_MAX:
+            self._waiting.popleft()
+            if self.intents is not None:
+                self.intents.lost += 1
 
     async def run(self, client: Client) -> None:
         """Write until cancelled."""
@@ -59,13 +71,18 @@ class IntentWriter:
             log.warning("intents lost", events=len(self._waiting))
 
     async def _write(self, client: Client) -> bool:
-        event = self._waiting[0]
+        by_partition: dict[TopicPartition, list[LogEvent]] = {}
+        for event in islice(self._waiting, EVENTS_AT_ONCE):
+            by_partition.setdefault(durability_partition(event.key), []).append(event)
+        written: set[int] = set()
         try:
-            row = (event.key, event.to_bytes())
-            await append(client, durability_partition(event.key), [row], attempts_max=2)
+            for partition, events in by_partition.items():
+                rows = [(event.key, event.to_bytes()) for event in events]
+                await append(client, partition, rows, attempts_max=2)
+                written |= {event.sequence for event in events}
         except PenstockError as failure:
-            log.warning("intent not written", **{key_names.ERROR: str(failure)})
+            log.warning("intents not written", **{key_names.ERROR: str(failure)})
             return False
-        if self._waiting and self._waiting[0] is event:
-            self._waiting.popleft()
+        finally:
+            self._waiting = deque(event for event in self._waiting if event.sequence not in written)
         return True

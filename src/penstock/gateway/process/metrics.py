@@ -113,6 +113,7 @@ class GatewayMetrics:
         acks, writer = self.gateway.services.acks, self.ack_writer
         samples.add("ack_ranges_lost", acks.lost)
         samples.add("ack_ranges_open", acks.open)
+        samples.add("intents_lost", self.gateway.services.intents.lost)
         if writer is not None:
             samples.add("ack_ranges_written", writer.ranges_written)
             samples.add("ack_evidence_bytes", writer.bytes_written)

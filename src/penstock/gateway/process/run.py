@@ -151,7 +151,10 @@ class _Process:
         shares: WorkerQuotas | QuotaShareFollower
         client = await stack.enter_async_context(gateway_client(settings, self.config))
         registration: Registration | None = None
-        writers: list[AckWriter | IntentWriter | UsageReporter] = [ack_writer := AckWriter(), IntentWriter()]
+        writers: list[AckWriter | IntentWriter | UsageReporter] = [
+            ack_writer := AckWriter(),
+            intent_writer := IntentWriter(),
+        ]
         if settings.tenants_from is TenantsFrom.FILE:
             source, config = FileSource(self.path), self.config
             shares = WorkerQuotas(counters)
@@ -180,6 +183,7 @@ class _Process:
             counters=counters,
         )
         ack_writer.acks = gateway.services.acks
+        intent_writer.intents = gateway.services.intents
         await gateway.start()
         watch = PressureWatch(gateway)
         reports = client if settings.tenants_from is TenantsFrom.STATE else None

@@ -12,8 +12,11 @@ import pytest
 
 from penstock.balance.executing import Observation
 from penstock.balance.plan_document import Origin, PlanDocument, PlannedMove, PlanState, new_document
-from penstock.control.load import plan_service
+from penstock.control.load import plan_service, plan_store
 from penstock.control.load.plan_service import PlanService
+from penstock.control.load.plan_store import TRANSACTIONAL_ID, PlanWriter
+from penstock.model.backoff import Backoff
+from penstock.model.errors.wire import KafkaBusy
 
 if TYPE_CHECKING:
     from penstock.balance.plan_document import PlanHeader
@@ -50,6 +53,9 @@ class Store:
 class Writer:
     async def init(self) -> None:
         pass
+
+    async def until_failed(self) -> None:
+        await asyncio.Event().wait()
 
 
 async def test_a_term_ends_although_a_plan_changes_at_that_moment() -> None:
@@ -89,6 +95,9 @@ class Running:
 
     async def init(self) -> None:
         """As a writer."""
+
+    async def until_failed(self) -> None:
+        await asyncio.Event().wait()
 
     async def put(self, header: PlanHeader) -> None:
         self.document = PlanDocument(header, self.document.moves)
@@ -158,3 +167,43 @@ async def test_a_plan_can_be_cancelled_during_a_roll() -> None:
     await plan.put(plan.document.header.cancelled(NOW_MS, roll_back=False))
 
     await plan.until(PlanState.CANCELLED)
+
+
+async def test_after_a_write_that_failed_for_its_caller_the_transactional_id_is_claimed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the next state of a plan would be acknowledged and dropped."""
+    claims: list[str] = []
+
+    class Producer:
+        async def init(self) -> None:
+            claims.append(TRANSACTIONAL_ID)
+
+        async def commit(self, _: object) -> dict[object, int]:
+            raise KafkaBusy(subject="", api="EndTxn", detail="REQUEST_TIMED_OUT")
+
+    async def bounds(*_: object) -> tuple[int, int]:
+        return 0, 0
+
+    async def wait_for_offset(_: int) -> None:
+        pass
+
+    store = Store()
+    cast("Any", store).follower = SimpleNamespace(wait_for_offset=wait_for_offset)
+    monkeypatch.setattr(plan_store, "bounds", bounds)
+    monkeypatch.setattr(plan_service, "BACKOFF", Backoff(0.001, 0.001))
+    writer = PlanWriter(cast("Any", None), cast("Any", store))
+    writer._producer = cast("Any", Producer())
+    clusters = SimpleNamespace(known=())
+    service = PlanService(*cast("tuple[Any, Any, Any, Any]", (store, writer, clusters, None)))
+    running = asyncio.create_task(service.run())
+    await store.waited_for.wait()
+
+    with pytest.raises(KafkaBusy):
+        await writer.put(cast("Any", SimpleNamespace(key=b"plan", to_bytes=bytes)))
+
+    async with asyncio.timeout(30):
+        while len(claims) < 2:
+            await asyncio.sleep(0.001)
+    running.cancel()
+    await asyncio.wait([running], timeout=10)

@@ -18,6 +18,7 @@ Modules:
   cluster_settings  how a settings file names a cluster: addresses, TLS, login
   compacted_topic   follow a compacted partition from its start
   connection        one connection: TLS, login, version negotiation, pipelining
+  document_topic    JSON documents by key in a compacted topic, which one process writes
   isr_exclusion     take a live broker out of every ISR
   login             log in with SASL PLAIN, SCRAM or OAUTHBEARER
   membership        share partitions among processes through a consumer group

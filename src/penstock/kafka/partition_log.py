@@ -22,7 +22,7 @@ from penstock.kafka.broker_errors import broker_error, check
 from penstock.kafka.connection import CALL_SECONDS
 from penstock.kafka.routing import LeaderOf, transaction_coordinator
 from penstock.model.errors import PenstockError
-from penstock.model.errors.wire import OffsetOutOfRange, ProducerFenced
+from penstock.model.errors.wire import CommitUnfinished, OffsetOutOfRange, ProducerFenced
 from penstock.wire.compression import Compression
 from penstock.wire.error_codes import STALE_METADATA, Code
 from penstock.wire.records import (
@@ -165,9 +165,16 @@ class TransactionalProducer:
         self._producer_id = -1
         self.epoch = -1
         self._sequences: dict[TopicPartition, int] = {}
+        self._committing = asyncio.Lock()
+        self._unfinished: PenstockError | None = None  # why the outcome of the last commit is unknown
 
     async def init(self) -> None:
         """Fence the previous producer with this id; its open transaction is aborted before this returns."""
+        async with self._committing:
+            await self._init()
+            self._unfinished = None
+
+    async def _init(self) -> None:
         body = {
             "TransactionalId": self.transactional_id,
             "TransactionTimeoutMs": self._timeout_ms,
@@ -180,10 +187,25 @@ class TransactionalProducer:
         self._sequences.clear()
 
     async def commit(self, new_records: Sequence[ProducerRecord]) -> dict[TopicPartition, int]:
-        """Write all records or none; returns the last offset in each partition.
+        """Write all records or none; returns the last offset in each partition. One commit runs at a time.
 
-        After an error the outcome is unknown: call `init` here or in a successor, then read the log."""
+        After an error or a cancellation the outcome is unknown: call `init` here or in a successor, then read
+        the log. Until then every commit is refused: its records would have the sequence numbers of those that
+        may be in the log, and a broker would acknowledge and drop them as repetitions."""
         assert self._producer_id >= 0, "call init() before commit()"
+        async with self._committing:
+            if self._unfinished is not None:
+                raise self._unfinished.with_traceback(None)
+            self._unfinished = CommitUnfinished(transactional_id=self.transactional_id)
+            try:
+                written = await self._commit(new_records)
+            except PenstockError as error:
+                self._unfinished = error
+                raise
+            self._unfinished = None
+            return written
+
+    async def _commit(self, new_records: Sequence[ProducerRecord]) -> dict[TopicPartition, int]:
         by_partition: dict[TopicPartition, list[ProducerRecord]] = {}
         for record in new_records:
             by_partition.setdefault(record.partition, []).append(record)

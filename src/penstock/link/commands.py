@@ -60,7 +60,7 @@ async def create(
         if name in here:
             raise MirrorTopicTaken(topic=name)
     store = LinkStore(brokers_client)
-    await store.create(copies=len(real), real_brokers=real)
+    await store.ensure(real)
     await store.refresh()
     if f"definition/{link}" in store.documents:
         raise LinkExists(link=link)
@@ -95,7 +95,7 @@ async def reverse(
     real = await _usable_brokers(old_source)
     await _check_reversible(active, old_source, status["topics"])
     store = LinkStore(old_source)
-    await store.create(copies=len(real), real_brokers=real)
+    await store.ensure(real)
     await store.refresh()
     if f"definition/{link}" in store.documents:
         earlier = store.documents.get(f"status/{link}", {})

@@ -18,6 +18,7 @@ from penstock.audit import intents
 from penstock.audit.intents import IntentLog
 from penstock.kafka.admin import log_dirs, topics
 from penstock.kafka.admin.outcomes import results_or_raise
+from penstock.kafka.document_topic import finished
 from penstock.link import mirror_topics, promotion
 from penstock.link.limits import RateLimit, full_disk
 from penstock.link.metadata_service import MetadataService
@@ -25,7 +26,7 @@ from penstock.link.mirror import Mirror
 from penstock.link.producer_ids import NO_PRODUCER, ProducerIds
 from penstock.link.reversal import Reversal
 from penstock.link.states import STEPS, Action, State, Step, next_state, steps_left
-from penstock.link.store import LinkStore, finished
+from penstock.link.store import LinkStore
 from penstock.model.errors import PenstockError
 from penstock.model.errors.link import (
     LinkStateConflict,

@@ -87,6 +87,7 @@ class PlanService:
         await self._writer.init()
         self._ready.set()
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._writer.until_failed())
             group.create_task(self._run_plans(group))
             group.create_task(self._expire())
             group.create_task(self._return_leaders(group))

@@ -12,6 +12,7 @@ from penstock.kafka.admin.topics import NewTopic
 from penstock.kafka.compacted_topic import CompactedTopicReader
 from penstock.kafka.partition_log import ProducerRecord, TransactionalProducer, bounds, ensure_topic
 from penstock.model.errors.balance import PlanUnknown
+from penstock.model.errors.wire import CommitUnfinished
 from penstock.model.fault_points import declare, reach
 from penstock.model.key_names import PLANS_TOPIC
 
@@ -73,11 +74,18 @@ class PlanWriter:
         self._store = store
         self._producer = TransactionalProducer(client, TRANSACTIONAL_ID)
         self._lock = asyncio.Lock()
+        self._failed = asyncio.Event()
 
     async def init(self) -> None:
         await self._producer.init()
+        self._failed.clear()
         _, end = await bounds(self._client, PLANS)
         await self._store.follower.wait_for_offset(end - 1)
+
+    async def until_failed(self) -> None:
+        """Raises once any write has failed or was interrupted: `init` must come next."""
+        await self._failed.wait()
+        raise CommitUnfinished(transactional_id=TRANSACTIONAL_ID)
 
     async def write(self, document: PlanDocument) -> None:
         """All records in one transaction, the header last."""
@@ -94,6 +102,10 @@ class PlanWriter:
         """Returns once the store has read it back."""
         async with self._lock:
             records = [ProducerRecord(PLANS, key, value) for key, value in rows]
-            written = await self._producer.commit(records)
+            try:
+                written = await self._producer.commit(records)
+            except BaseException:
+                self._failed.set()
+                raise
             await self._store.follower.wait_for_offset(written[PLANS])
         reach(WRITTEN)

@@ -216,3 +216,9 @@ class ProducerFenced(UpstreamError):
     code = "PEN-3034"
     text = "transactional id {transactional_id!r} was fenced by a newer producer ({api})"
     hint = "Another process took over. Uncommitted work of this one is discarded."
+
+
+class CommitUnfinished(UnavailableError):
+    code = "PEN-3035"
+    text = "the last transaction of {transactional_id!r} was interrupted, and its outcome is unknown"
+    hint = "Try again: the process that owns this state starts over from what is committed."

@@ -9,6 +9,7 @@ Modules:
   balance             cells, placement and moves of tenants
   certificate_reload  loads a server's certificate again when its files change
   cli                 the `penstock` command
+  cluster_services    a service for each cluster, until a signal stops the process
   consume             the parallel consumer, for any Kafka
   control             the control plane: registry, provisioning, operations, HTTP API
   fleet               the Kafka clusters underneath: jars, local processes, adoption

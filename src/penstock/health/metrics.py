@@ -12,7 +12,7 @@ from penstock.model.events import ProbeRole
 from penstock.model.metric_catalogue import HEALTH, HEALTH_CHECKER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class CheckerMetrics:
-    def __init__(self) -> None:
-        self.checkers: Sequence[Checker] = ()
+    def __init__(self, checkers: Mapping[str, Checker]) -> None:
+        self._checkers = checkers
         self._registry = CollectorRegistry()
         self._seconds = instrument(Histogram, HEALTH, "probe_seconds", self._registry)
 
@@ -33,7 +33,7 @@ class CheckerMetrics:
 
     def collect(self) -> Iterator[Metric]:
         samples = Samples(HEALTH_CHECKER)
-        for checker in self.checkers:
+        for checker in self._checkers.values():
             counts, cluster = checker.counts, checker.target.id
             samples.add("probes_due", counts.due, cluster)
             samples.add("probes_sent", counts.sent, cluster)

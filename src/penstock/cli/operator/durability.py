@@ -7,6 +7,7 @@ import getpass
 import os
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,7 +120,8 @@ def run(
     async def serve() -> None:
         auditors = {
             name: (
-                Auditor(
+                partial(
+                    Auditor,
                     name,
                     client,
                     connect,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pytest
 
 from penstock.model.errors.olep import LogUnavailable
-from penstock.model.errors.views import ProjectionInvalid, ViewEventRefused
+from penstock.model.errors.views import ProjectionInvalid, ViewEventRefused, ViewFailed
 from penstock.olep.application import Reason, RejectPolicy, State
 from penstock.olep.codec import JsonCodec
 from penstock.olep.deduplication import MARKS
@@ -201,3 +201,38 @@ def test_a_fresh_view_is_not_read_until_the_cache_is_full_or_a_commit_fails() ->
     fresh.discard()
     again = fresh.process([Record(3, b"k2", record(3, "r3").value)], 3)
     assert (again.versions["counts"][0].row or (None, None))[1] == 2
+
+
+def test_a_store_that_cannot_be_read_fails_the_batch_and_skips_no_event() -> None:
+    """Otherwise a server that does not respond for a moment would cost the view the events of that moment."""
+    store = MemoryViews().open(COUNTING, TOPIC, 1, generation=1)
+    store.claim()
+    view = ViewFold(COUNTING, CODEC, store, 0)
+
+    def unreachable(*_: object) -> Any:
+        raise ViewFailed(view="counting", reason="timed out")
+
+    store.load = unreachable  # type: ignore[assignment,method-assign]  # a server that is down for a moment
+    with pytest.raises(ViewFailed):
+        view.process([record(0, "a")], 0)
+    del store.load
+    batch = ViewFold(COUNTING, CODEC, store, 0).process([record(0, "a")], 0)
+    assert (batch.applied, batch.skipped, batch.position) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "effect",
+    ["no effect", Put(COUNTS, cast("Any", ([], 1, "x"))), Remove(COUNTS, cast("Any", []))],
+    ids=["other-type", "row-without-hash", "key-without-hash"],
+)
+def test_an_event_with_an_impossible_effect_is_skipped_and_the_rest_applied(effect: Any) -> None:
+    def project(state: State, event: Event) -> Iterator[Effect]:
+        if event.offset == 1:
+            yield effect
+        yield from _count(state, event)
+
+    wrong = Projection("counting", project, (COUNTS,), {"added": 1})
+    batch = fold(wrong).process([record(0, "a"), record(1, "b"), record(2, "c")], 0)
+    assert (batch.applied, batch.skipped, batch.position) == (2, 1, 3)
+    assert [version.row[1] for version in batch.versions["counts"] if version.row] == [1, 2]
+    assert [row[1] for row in batch.internal[SKIPPED.name].values() if row] == [Reason.INVALID.value]

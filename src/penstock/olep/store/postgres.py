@@ -46,6 +46,12 @@ _DATA_ERRORS: Final = (psycopg.DataError, psycopg.IntegrityError, OverflowError,
 _PARTITION: Final = "olep_partition"
 
 
+def refuses_rows(error: BaseException) -> bool:
+    """Whether a row is at fault: the server refused it, or the driver cannot send a value of its type."""
+    unsendable = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
+    return unsendable or isinstance(error, _DATA_ERRORS)
+
+
 @dataclass(frozen=True, slots=True)
 class PostgresStores:
     """`dsn` in libpq's form. The role must own the schema or have the right to create it."""
@@ -108,8 +114,10 @@ class PostgresStore:
                 with self._db.pipeline():
                     self._write(batch, sent)
                 fault_points.reach(COMMIT_INSIDE)
-        except _DATA_ERRORS as error:
-            raise RowsRefused(str(error)) from error
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
+            if refuses_rows(error):
+                raise RowsRefused(str(error)) from error
+            raise
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -117,9 +125,9 @@ class PostgresStore:
         back; a statement that is wrong stays wrong."""
         try:
             yield
-        except _DATA_ERRORS:
-            raise
         except psycopg.Error as error:
+            if refuses_rows(error):
+                raise
             passing = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or self._db.closed
             raise (StoreUnavailable if passing else StoreFailed)(store=self.name, reason=error) from error
 

@@ -17,7 +17,7 @@ from penstock.olep.deduplication import Deduplication
 from penstock.olep.encoding import decode_record
 from penstock.olep.fold import DETAIL_LENGTH_MAX
 from penstock.olep.rows import CACHED_ROWS_MAX
-from penstock.olep.table import Put, check_row, storable
+from penstock.olep.table import Put, Remove, check_row, storable
 from penstock.olep.view import SKIPPED, SkippedEvent, Version, ViewBatch
 
 if TYPE_CHECKING:
@@ -71,15 +71,29 @@ class ViewFold:
         self._project = projection.project
         self._cached_max = cached_max
         self._strict = False
+        self._failure: Exception | None = None  # of the store, while a row was read
         self.discard()
         self._is_complete = fresh
 
     def process(self, records: Sequence[Record], position: int, *, strict: bool = False) -> ViewBatch:
         """Folds records into a batch that continues from `position`.
 
-        `strict` checks every row. The runner sets it after a store refused a batch, so that only the
-        events at fault are skipped."""
+        `strict` checks every effect. The runner sets it after a store refused a batch, so that only the
+        events at fault are skipped. Raises the error of a store that could not be read: no event is at
+        fault."""
         self._strict = strict
+        try:
+            return self._fold(records, position)
+        except Exception:
+            if strict or self._failure is not None:
+                raise
+            # An effect is none, or its key cannot be hashed: fold again with every effect checked.
+            self.discard()
+            self._strict = True
+            return self._fold(records, position)
+
+    def _fold(self, records: Sequence[Record], position: int) -> ViewBatch:
+        self._failure = None
         self._batch = batch = ViewBatch(
             self.partition, position, position, {name: [] for name in self._tables}, {SKIPPED.name: {}}
         )
@@ -95,6 +109,9 @@ class ViewFold:
         except ViewEventRefused as stop:
             batch.stopped = stop
             batch.position = record.offset
+        if self._failure is not None:
+            # The projection may have caught it, or its event was skipped for it.
+            raise self._failure
         batch.internal.update(self._deduplication.changes())
         return batch
 
@@ -103,9 +120,18 @@ class ViewFold:
         try:
             row: Row | None = cache[key]
         except KeyError:
-            values = None if self._is_complete else self._reader.load(table, key)
+            values = None if self._is_complete else self._load(table, key)
             cache[key] = row = None if values is None else table.row_type(*values)
         return row
+
+    def _load(self, table: Table[Any], key: Key) -> tuple[Any, ...] | None:
+        if not table.is_key(key):
+            return None
+        try:
+            return self._reader.load(table, key)
+        except Exception as error:
+            self._failure = error
+            raise
 
     def committed(self) -> None:
         """Called when the batch was committed."""
@@ -152,15 +178,14 @@ class ViewFold:
 
     def _apply(self, effects: Sequence[Effect], offset: int) -> None:
         """Applies all effects or, if one is invalid, none."""
+        if self._strict:
+            for effect in effects:
+                _check(effect)
         try:
             targets = [self._targets[effect.table] for effect in effects]
         except KeyError as error:
             reason = f"the table `{error.args[0].name}` is not declared"
             raise DecisionInvalid(application=self.projection.name, reason=reason) from None
-        if self._strict:
-            for effect in effects:
-                if effect.__class__ is Put:
-                    check_row(effect.table, effect.row)
         for (key_of, cache, append), effect in zip(targets, effects):
             if isinstance(effect, Put):
                 row = effect.row
@@ -180,3 +205,13 @@ class ViewFold:
         row = SkippedEvent(record.offset, reason.value, storable(detail)[:DETAIL_LENGTH_MAX])
         self._batch.internal[SKIPPED.name][record.offset] = tuple(row)
         self._batch.skipped += 1
+
+
+def _check(effect: Any) -> None:
+    """Raises DecisionInvalid for an effect that some store would refuse or change."""
+    if effect.__class__ is Put:
+        check_row(effect.table, effect.row)
+    elif effect.__class__ is not Remove:
+        raise DecisionInvalid(application="-", reason=f"{effect!r:.80} is neither Put nor Remove")
+    elif not effect.table.is_key(effect.key):
+        raise DecisionInvalid(application="-", reason=f"`{effect.table.name}` has no key {effect.key!r:.80}")

@@ -84,8 +84,12 @@ def rebuild(
     if old is not None and not stopping.is_set():
         final = stores.retire(projection.name, old)
         fault_points.reach(RETIRED)
-        if log.topic_id in final.offsets:  # else the topic was recreated
+        while log.topic_id in final.offsets:  # else the topic was recreated
             catch_up(final)
+            # If that took long, the writer may have claimed the old generation again, and readers seen more.
+            final, before = stores.retire(projection.name, old), final
+            if final == before or stopping.is_set():
+                break
     if stopping.is_set():
         return None
     stores.serve(projection.name, new)

@@ -187,6 +187,14 @@ class ViewContract:
         assert contents(store)[0] == [(0, item("a", 1)), (0, item("a", 2))]
         store.close()
 
+    def test_rows_of_types_that_no_column_has_are_refused(self, tmp_path: Path) -> None:
+        store = self.open_claimed(tmp_path)
+        for wrong in ({"number": "seven"}, {"note": object()}):
+            row = item("a", 1)._replace(**wrong)
+            _assert_raises(RowsRefused, lambda row=row: store.commit([put(0, 0, 1, item("a", 1), row)]))
+        assert (contents(store)[0], store.position()) == ([], at(0, 0))
+        store.close()
+
     def test_a_writer_that_lost_the_view_changes_nothing(self, tmp_path: Path) -> None:
         paused, owner = self.open_claimed(tmp_path), self.open_store(tmp_path)
         owner.claim()

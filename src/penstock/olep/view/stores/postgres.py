@@ -16,6 +16,7 @@ from penstock.model.errors.settings import ExtraMissing
 from penstock.model.errors.views import ViewFailed
 from penstock.olep.position import Position
 from penstock.olep.store import RowsRefused
+from penstock.olep.store.postgres import refuses_rows
 from penstock.olep.view import (
     COMMIT_BEFORE,
     COMMIT_INSIDE,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from penstock.olep.view import ViewBatch
     from penstock.olep.view.projection import Projection
 
-_DATA_ERRORS: Final = (psycopg.DataError, psycopg.IntegrityError, OverflowError, UnicodeEncodeError)
 _REGISTRY: Final = "create table if not exists olep_views (view text primary key, serving integer not null)"
 
 
@@ -147,9 +147,9 @@ class PostgresView(StoredView):
                 fault_points.reach(COMMIT_INSIDE)
                 self._advance(batches)
                 self._prune(time.monotonic())
-        except _DATA_ERRORS as error:
-            raise RowsRefused(str(error)) from error
-        except psycopg.Error as error:
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
+            if refuses_rows(error):
+                raise RowsRefused(str(error)) from error
             raise ViewFailed(view=self.name, reason=error) from error
 
     def position(self) -> Position:

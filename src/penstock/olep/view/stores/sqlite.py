@@ -150,12 +150,16 @@ class SqliteView(StoredView):
     def load(self, partition: int, table: Table[Any], key: Key) -> tuple[Any, ...] | None:
         statements = self._statements.get(table.name) or self._internal[table.name]
         bound = (*table.bound(key), partition)
-        row: tuple[Any, ...] | None = self._db.execute(statements.load, bound).fetchone()
+        try:
+            row: tuple[Any, ...] | None = self._db.execute(statements.load, bound).fetchone()
+        except sqlite3.Error as error:
+            raise ViewFailed(view=self.name, reason=error) from error
         return row
 
     def scan(self, partition: int, table: Table[Any]) -> Iterable[tuple[Any, ...]]:
         statements = self._statements.get(table.name) or self._internal[table.name]
-        return self._db.execute(statements.scan, (partition,)).fetchall()
+        with self._as_view_failed():
+            return self._db.execute(statements.scan, (partition,)).fetchall()
 
     def commit(self, batches: Sequence[ViewBatch]) -> None:
         fault_points.reach(COMMIT_BEFORE)
@@ -179,7 +183,7 @@ class SqliteView(StoredView):
             self._rollback()
             self._text_ids, self._history = before
             self._known.clear()
-            if isinstance(error, DATA_ERRORS):
+            if isinstance(error, (*DATA_ERRORS, TypeError)):  # TypeError: keys of several types have no order
                 raise RowsRefused(str(error)) from error
             if isinstance(error, sqlite3.Error):
                 raise ViewFailed(view=self.name, reason=error) from error

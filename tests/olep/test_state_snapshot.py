@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.model.errors.olep import SnapshotBroken
+from penstock.model.errors.olep import SnapshotBroken, StoreUnavailable
 from penstock.olep.state_snapshot import SNAPSHOTS_KEPT, DirectoryStorage, StateSnapshots, _checksum
 from penstock.olep.store.sqlite import SqliteStores, position_of
 from tests.olep.test_store import APPLICATION, OTHER_TOPIC, PAIRS, ROW, TOPIC, batch
@@ -165,3 +165,43 @@ def test_a_large_snapshot_is_not_read_into_memory(harness: SnapshotHarness, tmp_
     finally:
         tracemalloc.stop()
     assert peak < 4 << 20
+
+
+class Unreachable(DirectoryStorage):
+    """A directory whose server does not respond."""
+
+    def names(self, prefix: str) -> list[str]:
+        raise OSError("stale file handle")
+
+
+def test_without_a_file_the_copies_are_waited_for_and_with_one_they_are_not_needed(
+    harness: SnapshotHarness,
+) -> None:
+    harness.save(3, 5)
+    harness.snapshots.storage = Unreachable(harness.storage.directory)
+    with pytest.raises(StoreUnavailable, match="stale file handle"):
+        harness.restore()
+    harness.snapshots.storage = harness.storage
+    harness.restore()
+    harness.snapshots.storage = Unreachable(harness.storage.directory)
+    assert (harness.restore(), harness.restored_position()) == (None, (TOPIC, 5))
+
+
+def test_a_restore_that_is_killed_leaves_no_file_without_its_write_ahead_log(
+    harness: SnapshotHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.save(3, 5)
+    path = harness.there.path(APPLICATION, 0)
+    store = harness.there.open(APPLICATION, TOPIC, 0)  # has a write-ahead log as long as it is open
+
+    def killed(self: Path, target: Path) -> None:
+        del self
+        raise KeyboardInterrupt(target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(path), "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            harness.restore()
+    assert not path.exists()
+    store.close()
+    assert (harness.restore(), harness.restored_position()) == (5, (TOPIC, 5))

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from penstock.model import fault_points
-from penstock.model.errors.olep import HistoryMissing, LogGrown, LogUnavailable, StoreFenced, StoreUnavailable
+from penstock.model.errors.olep import (
+    AppendUnknown,
+    HistoryMissing,
+    LogGrown,
+    LogUnavailable,
+    StoreFenced,
+    StoreUnavailable,
+)
 from penstock.model.key_names import ERROR, PARTITION
 from penstock.olep.event import VERSION, request
 from penstock.olep.fold import Fold, PurityChecks, Source
@@ -43,12 +50,14 @@ if TYPE_CHECKING:
     from penstock.olep.store import Stores
 
 IDLE_SECONDS: Final = 0.2  # the longest wait for records
+RESUME_SECONDS: Final = 1.0  # for the brokers, while a partition is tried again: the others wait meanwhile
 GROUP_CONFIG: Final[Mapping[str, Any]] = {
     "partition.assignment.strategy": "cooperative-sticky",
     "session.timeout.ms": 10_000,
     "topic.metadata.refresh.interval.ms": 5_000,  # refreshes notice added partitions
 }
 _logger = logging.getLogger("penstock.olep")
+_PASSING: Final = (StoreUnavailable, LogUnavailable, AppendUnknown)  # the partition is tried again
 METADATA: Final = "penstock-olep"  # marks a group offset that an executor committed
 
 ASSIGNED = fault_points.declare("olep.assigned", "a partition is claimed, no record of it is read")
@@ -204,8 +213,8 @@ class Executor:
     def _resume(self, partition: int) -> None:
         """Continues from the position of the store, if it can be opened."""
         try:
-            self._open(partition)
-        except StoreUnavailable as error:
+            self._open(partition, seconds=RESUME_SECONDS)
+        except _PASSING as error:
             self._suspended[partition] = error.message
             return
         start = self._start_of(partition)
@@ -254,11 +263,11 @@ class Executor:
                 # The group reports added partitions while the executor runs; at a start, the store does.
                 store, expected = f"this executor's state of `{self.log.topic}`", self.log.partitions
                 raise LogGrown(what=f"`{self.log.topic}`", store=store, expected=expected, actual=grown)
-            unopened: dict[int, StoreUnavailable] = {}
+            unopened: dict[int, PenstockError] = {}
             for each in partitions:
                 try:
                     self._open(each.partition)
-                except StoreUnavailable as error:
+                except _PASSING as error:
                     unopened[each.partition] = error
             consumer.incremental_assign([self._start_of(each.partition) for each in partitions])
             for partition, reason in unopened.items():
@@ -270,14 +279,15 @@ class Executor:
         task = self._tasks.get(partition)
         return TopicPartition(self.log.topic, partition, task.position if task else OFFSET_END)
 
-    def _open(self, partition: int) -> None:
+    def _open(self, partition: int, *, seconds: float = CALL_SECONDS) -> None:
+        """Raises StoreUnavailable, LogUnavailable or AppendUnknown if it may succeed later."""
         if self._snapshots is not None:
             self._snapshots.restore(self._stores, self.application, self.log.topic_id, partition)
         store = self._stores.open(self.application, self.log.topic_id, partition)
         try:
             position, _ = store.claim(self.log.partitions)
             fault_points.reach(ASSIGNED)
-            self._check_history(partition, position)
+            self._check_history(partition, position, seconds)
             source = Source(self.log.name, self.log.topic_id, partition)
             checks, cached_max = self._tuning.purity_checks, self._tuning.cached_rows_max
             fold = Fold(
@@ -285,7 +295,7 @@ class Executor:
             )
             if fold.application.version < self.application.version:
                 self._announce_version(partition)
-            acknowledged = self._acknowledged_in_group(partition)
+            acknowledged = self._acknowledged_in_group(partition, seconds)
             task = PartitionTask(fold, store, self._sender, self.counters, position, acknowledged)
         except BaseException:
             store.close()
@@ -299,23 +309,23 @@ class Executor:
         event = request(f"version-{name}-{version}", VERSION, payload, time=time.time_ns() // 1_000_000)
         Appender(self.log).append("", event, partition=partition)
 
-    def _check_history(self, partition: int, position: int) -> None:
+    def _check_history(self, partition: int, position: int, seconds: float) -> None:
         try:
             topic_partition = TopicPartition(self.log.topic, partition)
-            start, _ = self._consumer.get_watermark_offsets(topic_partition, timeout=CALL_SECONDS)
+            start, _ = self._consumer.get_watermark_offsets(topic_partition, timeout=seconds)
         except KafkaException as error:
             raise LogUnavailable(topic=self.log.topic, reason=error.args[0].str()) from error
         if position < start:
             raise HistoryMissing(topic=self.log.topic, partition=partition, start=start, position=position)
 
-    def _acknowledged_in_group(self, partition: int) -> int:
+    def _acknowledged_in_group(self, partition: int, seconds: float) -> int:
         """The position up to which earlier owners saw all events acknowledged.
 
         A group's offsets may be set by hand. Trusting a wrong one would lose events, so only an offset
         with an executor's metadata counts."""
         try:
             requested = [TopicPartition(self.log.topic, partition)]
-            (committed,) = self._consumer.committed(requested, timeout=CALL_SECONDS)
+            (committed,) = self._consumer.committed(requested, timeout=seconds)
         except KafkaException:
             return 0
         is_ours = committed.offset > 0 and committed.metadata == self._offset_metadata(committed.offset)

@@ -22,7 +22,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.model import fault_points
-from penstock.model.errors.olep import SnapshotBroken
+from penstock.model.errors.olep import SnapshotBroken, StoreFailed, StoreUnavailable
 from penstock.model.key_names import ERROR
 from penstock.olep.store.sqlite import SqliteStore, SqliteStores, position_of
 
@@ -135,13 +135,27 @@ class StateSnapshots:
             copy.unlink(missing_ok=True)
 
     def restore(self, stores: Stores, application: Application, topic_id: str, partition: int) -> int | None:
-        """Replaces the store file by the newest usable copy if that is ahead; returns its position."""
+        """Replaces the store file by the newest usable copy if that is ahead; returns its position.
+
+        Without a file and without the storage, the copies are waited for: raises StoreUnavailable."""
         if not isinstance(stores, SqliteStores):
             return None
         path = stores.path(application, partition)
-        here = position_of(path) if path.exists() else None
+        try:
+            here = position_of(path) if path.exists() else None
+        except sqlite3.Error as error:
+            raise StoreFailed(store=str(path), reason=error) from error
         if here is not None and here[0] != topic_id:
             return None  # opening the store raises LogReplaced
+        try:
+            return self._restore_newest(path, topic_id, here)
+        except OSError as error:
+            if here is None:
+                raise StoreUnavailable(store=f"the copies of {path.name}", reason=error) from error
+            _logger.warning("copies not read", extra={"store": str(path), ERROR: str(error)})
+            return None
+
+    def _restore_newest(self, path: Path, topic_id: str, here: tuple[str, int] | None) -> int | None:
         for name in reversed(self.storage.names(_prefix(path.stem, topic_id))):
             try:
                 position = int(name.rsplit(".", 2)[-2])
@@ -165,8 +179,11 @@ class StateSnapshots:
                     raise SnapshotBroken(name=name, reason="it contains no state")
             except sqlite3.Error as error:
                 raise SnapshotBroken(name=name, reason=error) from error
-            for left in (f"{path}-wal", f"{path}-shm"):
-                path.with_name(left.rsplit("/", 1)[-1]).unlink(missing_ok=True)
+            with fetched.open("rb") as copy:
+                os.fsync(copy.fileno())
+            # The file first: without its write-ahead log it may be damaged.
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
             fetched.replace(path)
         finally:
             fetched.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from penstock.pipeline.schedule import (
     Due,
     ListedJobs,
     PastRuns,
+    SystemClock,
     plan,
     run_schedule,
 )
@@ -122,6 +124,33 @@ def test_a_failing_job_does_not_disturb_the_others() -> None:
     assert [at for name, at in clock.started if name == "a"] == [61.0 * n for n in range(7)]
     assert len([at for name, at in clock.started if name == "b"]) == 4
     assert clock.failures == [("a", "PEN-8002")] * 7
+
+
+def test_a_job_with_a_defect_does_not_end_the_schedule_of_the_others() -> None:
+    clock = FakeClock(takes=1.0, ends=100.0)
+
+    def run(each: Job) -> None:
+        clock.run(each)
+        if each.name == "a":
+            raise KeyError("partition")
+
+    run_schedule(
+        [job("a", 10), job("b", 30)],
+        run,
+        clock=clock,
+        stopped=lambda: clock.time >= clock.ends,
+        failed=clock.failed,
+    )
+
+    assert clock.failures == [("a", "PEN-8023")] * 2
+    assert len([name for name, _ in clock.started if name == "b"]) == 4
+
+
+def test_a_clock_that_is_set_back_delays_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = SystemClock().now()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+
+    assert SystemClock().now() >= before
 
 
 def test_once_runs_every_job_one_time() -> None:

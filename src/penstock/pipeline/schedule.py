@@ -7,12 +7,14 @@ is reported and retried later; the other jobs keep their intervals.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.model.backoff import Backoff
 from penstock.model.errors import PenstockError
+from penstock.model.errors.pipeline import JobDefect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,12 +25,14 @@ BACKOFF: Final = Backoff(60.0, 3600.0)
 WAIT_SECONDS_MAX: Final = 1.0  # between two checks for a stop
 LISTED_SECONDS: Final = 60.0  # after which topics are matched with patterns again
 
+_log = logging.getLogger("penstock.pipeline")
+
 
 @dataclass(frozen=True, slots=True)
 class PastRuns:
     """The outcome of a job's last runs."""
 
-    ended: float  # seconds since 1970
+    ended: float  # by the schedule's clock
     failures: int = 0  # in a row
 
 
@@ -57,7 +61,7 @@ def plan(jobs: Iterable[Job], past: Mapping[str, PastRuns], now: float) -> list[
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Seconds since any moment. They never go back, as a clock that is set does."""
         ...
 
     def wait(self, seconds: float) -> None: ...
@@ -65,7 +69,7 @@ class Clock(Protocol):
 
 class SystemClock:
     def now(self) -> float:
-        return time.time()
+        return time.monotonic()
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -114,9 +118,16 @@ def run_schedule(
         try:
             run(job)
             past[job.name] = PastRuns(clock.now())
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001 - belongs to this job, not to the schedule
             succeeded = False
             previous = past.get(job.name)
             past[job.name] = PastRuns(clock.now(), (previous.failures if previous else 0) + 1)
-            failed(job, error)
+            failed(job, _as_catalogued(job, error))
     return succeeded
+
+
+def _as_catalogued(job: Job, error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    _log.error("%s raised", job.name, exc_info=error)
+    return JobDefect(job=job.name, reason=f"{type(error).__name__}: {error}")

@@ -1,6 +1,13 @@
 """80xx: the data pipeline: Spark, jobs, tables, checkpoints."""
 
-from penstock.model.errors import CallerError, NotFoundError, UnavailableError, UpstreamError, UsageError
+from penstock.model.errors import (
+    CallerError,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+    UpstreamError,
+    UsageError,
+)
 
 
 class ConnectorsMissing(UpstreamError):
@@ -150,6 +157,12 @@ class RegistryUnusable(UpstreamError):
     retriable = True
     text = "the schema registry at {url} cannot be used: {reason}"
     hint = "Correct `registry` in the pipeline settings, or wait until it responds: nothing was lost."
+
+
+class JobDefect(PenstockError):
+    code = "PEN-8023"
+    text = "{job} failed unexpectedly: {reason}"
+    hint = "A defect of the job or of Penstock: the log has the traceback. Other jobs keep their intervals."
 
 
 class DiskFull(UnavailableError):

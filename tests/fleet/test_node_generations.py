@@ -11,7 +11,6 @@ from penstock.fleet.local_fleet import load_fleet, load_fleet_document, save_fle
 from penstock.fleet.node_generations import (
     adopt_document,
     current_document,
-    desired_of,
     dynamic_settings,
     generations,
     restore_document,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.fleet.layout import Layout
+    from penstock.fleet.node_generations import NodeGeneration
 
 CLUSTER: dict[str, Any] = {"port": 0, "brokers": 1}
 
@@ -38,19 +38,22 @@ def changed(layout: Layout, **values: Any) -> str:
     return adopt_document(layout, {"clusters": [CLUSTER | values]}, where="test")
 
 
+def broker_of(layout: Layout) -> NodeGeneration:
+    (broker,) = [each for each in generations(load_fleet(layout), "home") if each.role == "broker"]
+    return broker
+
+
 def test_another_fleet_file_changes_what_is_desired(layout: Layout) -> None:
-    before = current_document(layout)
+    before, old = current_document(layout), broker_of(layout)
     after = changed(layout, heap=300, config={"num.io.threads": 3, "socket.send.buffer.bytes": 9})
 
-    old, new = desired_of(layout, "home", before), desired_of(layout, "home", after)
-    assert old[1].digest != new[1].digest
-    assert new[1].parts["socket.send.buffer.bytes"] == "9"
+    new = broker_of(layout)
+    assert old.desired.digest != new.desired.digest
+    assert new.desired.parts["socket.send.buffer.bytes"] == "9"
     assert dynamic_settings(layout, "home", before, after) == {"num.io.threads": "3"}
     assert dynamic_settings(layout, "home", after, before) == {"num.io.threads": "4"}
-    (broker,) = [each for each in generations(load_fleet(layout), "home") if each.role == "broker"]
-    assert broker.running is None
-    assert broker.behind == ()
-    assert broker.desired.digest == new[1].digest
+    assert new.running is None
+    assert new.behind == ()
 
 
 def test_an_earlier_fleet_file_can_be_restored(layout: Layout) -> None:

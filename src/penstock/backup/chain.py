@@ -58,10 +58,6 @@ class Chain:
         return sum({piece.manifest.segment_id: piece.manifest.log_bytes for piece in self.pieces}.values())
 
     @property
-    def newest_ms(self) -> int:
-        return max((piece.manifest.max_timestamp_ms for piece in self.pieces), default=-1)
-
-    @property
     def oldest_ms(self) -> int:
         """The time of the segment that retention would delete first."""
         return min((piece.manifest.max_timestamp_ms for piece in self.pieces), default=-1)

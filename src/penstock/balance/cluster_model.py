@@ -98,9 +98,6 @@ class NamedModel:
     def partition(self, action: Action) -> Partition:
         return self.topics[int(self.model.topics[action.partition])], int(self.numbers[action.partition])
 
-    def broker_ids(self, brokers: Sequence[int]) -> tuple[int, ...]:
-        return tuple(int(self.model.brokers.ids[broker]) for broker in brokers)
-
 
 FACTOR_MIN: Final = 1  # columns of `replicas`, even without partitions
 

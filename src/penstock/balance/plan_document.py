@@ -355,10 +355,6 @@ class PlanDocuments:
             return None
         return PlanDocument(header, tuple(m for number in range(header.chunks) for m in chunks[number]))
 
-    def without_header(self) -> list[str]:
-        """Plans whose writer died before the header."""
-        return [plan for plan in self._chunks if plan not in self.headers]
-
     def tombstones(self, plan: str) -> list[bytes]:
         """The keys to delete a plan by, the header first."""
         header = [f"plan/{plan}".encode()] if plan in self.headers else []

@@ -64,11 +64,6 @@ def _generation(node: Node, state: ProcessState) -> NodeGeneration:
     )
 
 
-def desired_of(layout: Layout, cluster: str, document: str) -> dict[int, Generation]:
-    """The generation of each node if it started with a fleet document, by digest."""
-    return {node.spec.id: node.generation() for node in _nodes_of(layout, cluster, document)}
-
-
 def dynamic_settings(layout: Layout, cluster: str, before: str, after: str) -> dict[str, str | None]:
     """Dynamic properties that another fleet document changes; both by digest."""
     old = _broker_properties(layout, cluster, before)

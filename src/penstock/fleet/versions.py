@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.kafka.metadata_image import MetadataImage
 
 MINORS_MAX: Final = 3  # that one roll skips
-CLUSTER_VERSIONS_MAX: Final = 2
 METADATA_VERSION: Final = "metadata.version"
 MIN_ISR: Final = "min.insync.replicas"
 ELIGIBLE_LEADERS: Final = "eligible.leader.replicas.version"

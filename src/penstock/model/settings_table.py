@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REQUIRED: Final = "required"
-FILE_SUFFIX: Final = "_file"  # of a key that names a file with a secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,6 @@ class Setting:
     help: str
     default: object = None  # None: unset; REQUIRED: must be set
     unit: str = ""
-
-    @property
-    def is_secret(self) -> bool:
-        return self.key.rpartition(".")[2] in SECRETS
 
     @property
     def shown_default(self) -> str:

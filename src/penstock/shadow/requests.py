@@ -41,7 +41,6 @@ READ_ONLY: Final = "this partition is a read-only mirror"
 CONSUMER_REDIRECT_FIRST: Final = 11  # of Fetch: PreferredReadReplica
 ENDPOINTS_FIRST: Final = 16  # of Fetch: NodeEndpoints
 REPLICA_STATE_FIRST: Final = 15  # of Fetch
-TOPIC_ID_FIRST: Final = 13  # of Fetch and Produce
 OLDER_SECONDS_MAX: Final = 5.0  # for all records below windows of one fetch, from the source
 WAIT_MS_MAX: Final = 30_000
 _OWN: Final = (API_VERSIONS, "SaslHandshake", "SaslAuthenticate", "Fetch", "ListOffsets")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.model.errors.wire import BatchCorrupt
 from penstock.wire.records import batches
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _span = struct.Struct(">qqI")
-SPAN_BYTES: Final = _span.size
 
 
 @dataclass(frozen=True, slots=True)

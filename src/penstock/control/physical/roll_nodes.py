@@ -12,7 +12,6 @@ from penstock.fleet.layout import Layout
 from penstock.fleet.local_fleet import load_fleet, load_fleet_document
 from penstock.fleet.node_generations import (
     current_document,
-    desired_of,
     dynamic_settings,
     generations,
     last_error,
@@ -53,9 +52,6 @@ class LocalNodes:
 
     def current_document(self) -> str:
         return current_document(self.layout)
-
-    def desired_digests(self, document: str) -> dict[int, str]:
-        return {node: each.digest for node, each in desired_of(self.layout, self.name, document).items()}
 
     def dynamic_settings(self, before: str, after: str) -> dict[str, str | None]:
         return dynamic_settings(self.layout, self.name, before, after)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 COMMAND_SECONDS_MAX: Final = 120.0
 OUTPUT_BYTES_MAX: Final = 4_000  # of a command, that is kept
 FIELDS: Final = ("host", "node", "zone")
-BY_HAND: Final = "by-hand"
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ REGISTRY_HOSTS = tuple(
     )
 )
 HOME_FOLDERS = tuple("/" + name + "/" for name in ("home", "Users", "root"))
+ARCHITECTURE = "docs/architecture.md"
 SHARED_FOLDERS = frozenset({"/", "/tmp", "/var/tmp", "/opt", "/srv", "/usr/src", "/builds", "/mnt"})
 
 
@@ -331,6 +332,15 @@ def unmirrored(tree: Tree) -> Iterator[str]:
         yield f"tests/{folder}: mirrors no package of src/penstock"
 
 
+def packages_without_a_row(tree: Tree) -> Iterator[str]:
+    """The page of the architecture has every package in its table."""
+    paths = [PurePosixPath(source.path).parts for source in python(tree)]
+    page = "".join(source.text for source in tree if source.path == ARCHITECTURE)
+    for area in sorted({parts[2] for parts in paths if parts[:2] == ("src", "penstock") and len(parts) > 3}):
+        if f"`penstock.{area}`" not in page:
+            yield f"{ARCHITECTURE}: no row for `penstock.{area}`"
+
+
 # --- errors that no test has seen ------------------------------------------------------------------
 
 
@@ -436,6 +446,10 @@ RULES: dict[str, tuple[Callable[[Tree], Iterable[str]], tuple[Tree, ...]]] = {
             planted("src/penstock/a/b.py", ""),
             planted("tests/a/test_b.py", ""),
         ),
+    ),
+    "the architecture has every package": (
+        packages_without_a_row,
+        (planted("src/penstock/a/b.py", "") + planted("docs/architecture.md", "| `penstock.b` | it |\n"),),
     ),
     "errors are tested": (
         untested_errors,

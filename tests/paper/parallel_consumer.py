@@ -67,6 +67,10 @@ CLAIMS: Final = (
         "Committing offsets",
         "Commits are batched: one follows a number of finished records, or a few seconds.",
         ("penstock.consume.orchestrator", "penstock.consume.settings"),
+        (
+            "tests/consume/test_failures.py::test_records_are_committed_by_count",
+            "tests/consume/test_failures.py::test_records_are_committed_by_time",
+        ),
         rows=("C2",),
     ),
     Claim(

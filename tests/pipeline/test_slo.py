@@ -45,9 +45,10 @@ def test_cluster_and_fleet_metrics_follow_the_paper_s_definition(
     by_week: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for (week, _), pair in expected.items():
         by_week[week].append(pair)
-    fleet = harness.rows("platform.slo_fleet", "week", "clusters", "latency_median_us", "latency_p90_us")
-    assert [(weeks.index(w), n, m, p) for w, n, m, p in fleet] == [
-        (week, 4, nearest_rank([a for a, _ in pairs], 0.5), nearest_rank([a for a, _ in pairs], 0.9))
+    levels = {"latency_median_us": 0.5, "latency_p90_us": 0.9, "latency_p99_us": 0.99}
+    fleet = harness.rows("platform.slo_fleet", "week", "clusters", *levels)
+    assert [(weeks.index(week), *values) for week, *values in fleet] == [
+        (week, 4, *(nearest_rank([a for a, _ in pairs], level) for level in levels.values()))
         for week, pairs in sorted(by_week.items())
     ]
     assert (outcome.rejected, outcome.records) == (1, len(late) + 501)

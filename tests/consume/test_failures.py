@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections import Counter, defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -17,6 +17,9 @@ from penstock.consume.testing import MemoryClient, MemoryKafka, MemoryProducer
 from penstock.model.errors import consume as errors
 from tests.consume.test_bad_input import ended
 from tests.consume.test_consumer import AT_ONCE, consumed, consumer_of, fill, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -32,6 +35,95 @@ def dead_causes(kafka: MemoryKafka) -> dict[bytes | None, str]:
         each.value(): (dict(each.headers() or ())["penstock.cause"] or b"").decode().rpartition(".")[2]
         for each in kafka.messages("dead")
     }
+
+
+# Results and exceptions that fail themselves
+
+
+async def test_a_generator_that_raises_is_a_failure_of_its_record_and_blocks_no_other(
+    kafka: MemoryKafka,
+) -> None:
+    """Its code runs when the result is read, after the handler returned."""
+    fill(kafka, 6, keys=2)
+    consumer = consumer_of(kafka, retry=AT_ONCE, dead_letter_topic="dead")
+    kafka.create("copies")
+    kafka.create("dead")
+
+    @consumer.handler
+    async def handle(record: Record) -> Any:
+        def outputs() -> Iterator[Output]:
+            if record.value == b"3":
+                raise LookupError("three")
+            yield Output("copies", record.value)
+
+        return outputs()
+
+    await consumed(kafka, consumer)
+    assert dead_causes(kafka) == {b"3": "LookupError"}
+    assert sorted(each.value() or b"" for each in kafka.messages("copies")) == [b"0", b"1", b"2", b"4", b"5"]
+
+
+class Unspeakable(Exception):
+    """Cannot be described."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("never")
+
+    __repr__ = __str__
+
+
+async def test_an_exception_that_cannot_be_described_is_dead_lettered(kafka: MemoryKafka) -> None:
+    fill(kafka, 3)
+    kafka.create("dead")
+    consumer = consumer_of(kafka, retry=AT_ONCE, dead_letter_topic="dead")
+
+    @consumer.handler
+    async def handle(record: Record) -> None:
+        if record.value == b"1":
+            raise Unspeakable
+
+    await consumed(kafka, consumer)
+    assert dead_causes(kafka) == {b"1": "Unspeakable"}
+
+
+async def test_a_header_that_only_looks_like_one_of_a_dead_letter_blocks_nothing(kafka: MemoryKafka) -> None:
+    kafka.write("orders", "1", headers=[("penstock.attempts", b"many")])
+    kafka.create("dead")
+    consumer = consumer_of(kafka, retry=AT_ONCE, dead_letter_topic="dead")
+
+    @consumer.handler
+    async def handle(record: Record) -> None:
+        raise LookupError
+
+    await consumed(kafka, consumer)
+    assert dead_causes(kafka) == {b"1": "LookupError"}
+
+
+async def test_a_defect_while_a_failure_is_handled_restarts_the_consumer(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy of the application that raises once; without the restart the record would never end."""
+    fill(kafka, 3)
+    consumer = consumer_of(kafka, retry=AT_ONCE)
+    faults = iter([KeyError("policy")])
+    pause_seconds = Retry.pause_seconds
+
+    def faulty(self: Retry, *arguments: Any) -> float | None:
+        for fault in faults:
+            raise fault
+        return pause_seconds(self, *arguments)
+
+    monkeypatch.setattr(Retry, "pause_seconds", faulty)
+    attempts: Counter[bytes] = Counter()
+
+    @consumer.handler
+    async def handle(record: Record) -> None:
+        attempts[record.value] += 1
+        if record.value == b"1" and attempts[b"1"] < 3:
+            raise LookupError
+
+    await consumed(kafka, consumer)
+    assert (consumer.counts.restarts, attempts[b"1"]) == (1, 3)
 
 
 # Worker processes

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.consume import messages
-from penstock.consume.dead_letter import dead_letter
+from penstock.consume.dead_letter import dead_letter, shown
 from penstock.consume.record import Output
 from penstock.model.errors.consume import (
     HandlerAborted,
@@ -69,14 +69,22 @@ class Completion:
         if result is None:
             self._core.finish(record)
             return
-        outputs = _outputs(result)
+        try:
+            outputs = _outputs(result)
+        except Exception as error:  # noqa: BLE001  a generator runs the handler's code only now
+            self.fail(record, error)
+            return
         if outputs is None:
             self.fail(record, _invalid(record, result))
         else:
             self._publish([record], outputs)
 
     def succeed_batch(self, batch: list[Record], result: object) -> None:
-        outputs = [] if result is None else _outputs(result)
+        try:
+            outputs = [] if result is None else _outputs(result)
+        except Exception as error:  # noqa: BLE001  a generator runs the handler's code only now
+            self.fail_batch(batch, error)
+            return
         if outputs is None:
             self.fail_batch(batch, _invalid(batch[0], result))
         else:
@@ -84,6 +92,12 @@ class Completion:
 
     def fail(self, record: Record, cause: BaseException) -> None:
         """Retries, dead-letters or escalates the record, as the retry policy decides."""
+        try:
+            self._fail(record, cause)
+        except Exception as defect:  # noqa: BLE001  raised to a runner, it would end that task, unnoticed
+            self._escalate(defect)
+
+    def _fail(self, record: Record, cause: BaseException) -> None:
         core = self._core
         core.counts.failed += 1
         if not record.assignment.live:
@@ -92,17 +106,19 @@ class Completion:
         final = isinstance(cause, NOT_RETRIED)
         pause = None if final else self._settings.retry.pause_seconds(cause, record.attempt, self._random)
         if pause is not None:
-            log.info("%s failed, attempt %d: %r; retry in %.2f s", record, record.attempt, cause, pause)
+            log.info(
+                "%s failed, attempt %d: %s; retry in %.2f s", record, record.attempt, shown(cause), pause
+            )
             core.retry_at(self._now() + pause, record)
             self._call_later(pause, self._wake)
         elif (topic := self._topic_after_failure(record, final=final)) is not None:
-            log.warning("%s goes to %s after %d attempts: %r", record, topic, record.attempt, cause)
+            log.warning("%s goes to %s after %d attempts: %s", record, topic, record.attempt, shown(cause))
             self._letters[record] = topic
             self._publish([record], [dead_letter(topic, self._group, record, cause)])
         else:
             core.abandon(record)
             failed = (
-                cause if final else HandlerFailed(record=record, attempts=record.attempt, cause=repr(cause))
+                cause if final else HandlerFailed(record=record, attempts=record.attempt, cause=shown(cause))
             )
             failed.__cause__ = cause if failed is not cause else cause.__cause__
             self._escalate(failed)
@@ -120,7 +136,9 @@ class Completion:
         if len(batch) == 1:
             self.fail(batch[0], cause)
             return
-        log.info("batch of %d from %s failed: %r; running each record alone", len(batch), batch[0], cause)
+        log.info(
+            "batch of %d from %s failed: %s; running each record alone", len(batch), batch[0], shown(cause)
+        )
         self._core.counts.failed += 1
         self._core.coordinator.put_back(batch, alone=True)
         self._wake_runner()
@@ -129,7 +147,7 @@ class Completion:
         """Ends the consumer after SystemExit, KeyboardInterrupt and the like, which are not retried."""
         for record in batch:
             self._core.abandon(record)
-        aborted = HandlerAborted(cause=repr(cause), record=batch[0])
+        aborted = HandlerAborted(cause=shown(cause), record=batch[0])
         aborted.__cause__ = cause
         self._escalate(aborted)
 

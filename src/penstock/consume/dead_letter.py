@@ -8,9 +8,12 @@ from penstock.consume.record import Output
 from penstock.model.dead_letter import ORIGIN, PREFIX, failure_headers, own_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.consume.record import Record
 
 MESSAGE_CHARS_MAX: Final = 1000
+_DIGITS_MAX: Final = 10
 
 
 def dead_letter(topic: str, group: str, record: Record, cause: BaseException) -> Output:
@@ -23,8 +26,8 @@ def dead_letter(topic: str, group: str, record: Record, cause: BaseException) ->
     before = failure_headers(record.headers)
     failure = {
         "cause": f"{kind.__module__}.{kind.__qualname__}",
-        "message": str(cause)[:MESSAGE_CHARS_MAX],
-        "attempts": str(int(before.get("attempts") or 0) + record.attempt),
+        "message": shown(cause, str)[:MESSAGE_CHARS_MAX],
+        "attempts": str(_number(before.get("attempts")) + record.attempt),
         "topic": record.topic,
         "partition": str(record.partition),
         "offset": str(record.offset),
@@ -34,3 +37,16 @@ def dead_letter(topic: str, group: str, record: Record, cause: BaseException) ->
     headers: list[tuple[str, bytes | str | None]] = [*own_headers(record.headers)]
     headers += [(PREFIX + name, value) for name, value in failure.items()]
     return Output(topic, record.message.value(), key=record.message.key(), headers=headers)
+
+
+def shown(cause: BaseException, form: Callable[[object], str] = repr) -> str:
+    """The exception as text, even if its class cannot describe it."""
+    try:
+        return form(cause)
+    except Exception:  # noqa: BLE001  a class of the application
+        return type(cause).__name__
+
+
+def _number(text: str | None) -> int:
+    """A number of a header, which any producer may have written."""
+    return int(text) if text and text.isdecimal() and len(text) < _DIGITS_MAX else 0

@@ -76,6 +76,13 @@ def _made(directory: Path, *clusters: dict[str, Any]) -> Layout:
 # --- fleet files and flags ------------------------------------------------------------------------
 
 
+def test_an_unknown_command(here: Here) -> None:
+    ran = here("health", "status")
+
+    assert_error(ran, USAGE, "PEN-1006", 'Unknown command "status"', "penstock health --help")
+    assert ", (" not in ran.err
+
+
 def test_an_unknown_fleet_key(here: Here) -> None:
     Path("f.yaml").write_text("clusters:\n  - brokrs: 3\n")
 

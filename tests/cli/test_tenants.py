@@ -62,6 +62,19 @@ def test_a_request_that_is_rounded_up_is_reported(
     assert "rounded" not in exact.err
 
 
+def test_a_cluster_is_shown_in_words_of_the_command_line(
+    plane: InMemoryPlane, here: Callable[..., CommandResult]
+) -> None:
+    del plane
+    here("cluster", "create", "shop", "--no-key")
+
+    rows = dict(line.split(None, 1) for line in here("cluster", "show", "shop").out.splitlines())
+
+    assert (rows["tls"].strip(), rows["auto_create_topics"].strip()) == ("no", "no")
+    assert {rows[name].strip() for name in ("adopted", "network", "labels")} == {"-"}
+    assert "ingress_bytes=5000000," in rows["quota"]
+
+
 def test_tokens_are_created_listed_and_deleted(
     plane: InMemoryPlane, here: Callable[..., CommandResult]
 ) -> None:

@@ -126,7 +126,7 @@ def _execute(words: list[str]) -> object:
             words, console=console, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = " ".join(str(error).split()).rstrip("., ")
         way_out = f"See: penstock {command} --help" if command else "See: penstock --help"
         raise UsageInvalid(reason=reason, way_out=way_out) from error
 

@@ -290,7 +290,10 @@ def finished(
     return Exit.FINE
 
 
-def _flat(value: Any) -> str:
+def _flat(value: Any) -> Any:
+    """A value for the table; of an object, what is set."""
     if isinstance(value, dict):
-        return ", ".join(f"{k}={_flat(v)}" for k, v in value.items())
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        return ", ".join(f"{k}={_flat(v)}" for k, v in value.items() if v not in (None, [], {}))
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value

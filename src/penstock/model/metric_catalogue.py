@@ -378,7 +378,7 @@ OLEP: Final = _table(
     ("unacknowledged_events", G, "events", _GROUP_PARTITION,
      "Emitted events that no broker has acknowledged."),
     ("suspended_partitions", G, "partitions", (GROUP, TOPIC),
-     "Partitions that wait because their store is unavailable."),
+     "Partitions that wait because their store or their leader is unavailable."),
 )  # fmt: skip
 
 OLEP_VIEW: Final = _table(

@@ -170,7 +170,12 @@ def test_a_batch_that_does_not_start_where_the_store_is_changes_nothing(
 
 @pytest.mark.parametrize(
     "row",
-    [ROW._replace(right=1 << 63), ROW._replace(right=cast("Any", None)), ROW._replace(left="\ud800")],
+    [
+        ROW._replace(right=1 << 63),
+        ROW._replace(right=cast("Any", None)),
+        ROW._replace(right=cast("Any", 1j)),
+        ROW._replace(left="\ud800"),
+    ],
     ids=str,
 )
 def test_a_row_that_cannot_be_stored_refuses_the_whole_batch(opened: Callable[..., Store], row: Pair) -> None:

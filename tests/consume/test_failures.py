@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -61,6 +62,22 @@ async def test_a_generator_that_raises_is_a_failure_of_its_record_and_blocks_no_
     await consumed(kafka, consumer)
     assert dead_causes(kafka) == {b"3": "LookupError"}
     assert sorted(each.value() or b"" for each in kafka.messages("copies")) == [b"0", b"1", b"2", b"4", b"5"]
+
+
+def yielding(record: Record) -> Iterator[Output]:
+    yield Output("copies", f"{os.getpid()} {threading.get_ident()}")
+
+
+@pytest.mark.parametrize("workers", [Workers.THREADS, Workers.PROCESSES])
+async def test_a_generator_runs_where_its_handler_runs(kafka: MemoryKafka, workers: Workers) -> None:
+    fill(kafka, 2)
+    kafka.create("copies")
+    consumer = consumer_of(kafka, workers=workers, processes=1)
+    consumer.handler(yielding)
+
+    await consumed(kafka, consumer)
+    here = f"{os.getpid()} {threading.get_ident()}".encode()
+    assert [each.value() != here for each in kafka.messages("copies")] == [True, True]
 
 
 class Unspeakable(Exception):

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.consume.runner import Runner, Running
+from penstock.consume.runner import Runner, Running, read_generator
 from penstock.model.errors.consume import HandlerTimedOut, PayloadUnsendable, WorkerDied
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _outcomes(data: bytes, handler: Callable[[Any], object], batches: bool) -> l
 
 def _outcome(handler: Callable[[Any], object], given: Any) -> Outcome:
     try:
-        result = handler(given)
+        result = read_generator(handler(given))
         return True, None if result is None else pickle.dumps(result)
     except Exception as error:  # noqa: BLE001  sent to the consumer, whose retry policy decides
         return False, _portable(error)

@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class Work:
     completion: Completion
     latency: Latency
     on_progress: Callable[[], None]  # called after some records completed
+
+
+def read_generator(result: object) -> object:
+    """The result of a plain function. A generator is read where it was made: its code may block."""
+    return [*result] if isinstance(result, GeneratorType) else result
 
 
 class Runner(ABC):

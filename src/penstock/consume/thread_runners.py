@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.consume.runner import Runner, Running
+from penstock.consume.runner import Runner, Running, read_generator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class ThreadRunner(Runner):
             result: object = None
             error: BaseException | None = None
             try:
-                result = self._handler(batch if self._batch_records > 1 else batch[0])
+                result = read_generator(self._handler(batch if self._batch_records > 1 else batch[0]))
             except BaseException as caught:  # noqa: BLE001  Completion decides
                 error = caught
             self._results.append((batch, result, error, time.monotonic() - started))

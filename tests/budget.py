@@ -32,6 +32,7 @@ AREAS: Final[dict[str, Budget]] = {
     "tidy": Budget(pure=16),
     "atomic_files": Budget(pure=1),
     "certificate_reload": Budget(pure=2),
+    "cluster_services": Budget(pure=1),
     "gc_tuning": Budget(pure=1),
     "log_lines": Budget(pure=2),
     "metric_families": Budget(pure=2),

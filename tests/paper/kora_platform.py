@@ -299,9 +299,15 @@ CLAIMS: Final = (
     Claim(
         "§4.2",
         "Measured load and prices decide a cluster's size, with its cost by driver.",
-        ("penstock.balance.advice", "penstock.balance.cost", "penstock.control.size.sizing"),
+        (
+            "penstock.balance.advice",
+            "penstock.balance.cost",
+            "penstock.control.size.sizing",
+            "penstock.control.size.automatic",
+        ),
         (
             "tests/control/test_sizing.py::test_advice_has_its_number_and_what_would_change_it",
+            "tests/control/test_automatic_with_kafka.py::test_rising_work_grows_a_cluster_and_falling_work_shrinks_it_once",
             "tests/balance/test_cost.py::test_each_driver_is_charged_for_what_it_is",
             "bench.sizing::cost-to-oracle",
         ),

@@ -1,6 +1,7 @@
 """Changes of a physical cluster's size: brokers, cells and controllers that come and go.
 
 Modules:
+  automatic           what automatic sizing does with advice
   controller_changes  lists and changes the controllers of physical clusters on request
   controller_steps    the steps that change the controllers of a local cluster
   controllers         what changing the controllers of a cluster changes in the registry

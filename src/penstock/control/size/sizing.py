@@ -5,14 +5,15 @@ Hardware profiles and prices are files on the control plane's host: `sizing/prof
 physical cluster names its profile; without one, advice knows neither cost nor other hardware.
 
 In each round the active control plane notes its advice as the condition `size-advised`, with the command to
-run. Growing and shrinking are separate operations. Until the provisioner offers them, `auto` does no more
-than `advise`.
+run. In a cluster whose mode is `auto` it asks for that growth or shrinking itself; the condition then shows
+what it waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +30,7 @@ from penstock.balance.advice import (
     Situation,
     Verdict,
     advise,
+    affordable,
 )
 from penstock.balance.cost import MonthlyCost, Traffic, machine_month, monthly_cost, read_prices
 from penstock.balance.load_hours import changed_hours, observed_hours, recent, work_row
@@ -37,6 +39,7 @@ from penstock.balance.sizing import Demand, packed, sized
 from penstock.control.decisions import Decision, new_operation
 from penstock.control.load.load_hours import hour_now
 from penstock.control.registry import Put
+from penstock.control.size.automatic import ACTOR, Shrinking, Waiting, automatic_change, history_of
 from penstock.model.entities import Condition, ConditionKind, LogicalCluster, PhysicalCluster
 from penstock.model.errors import PenstockError
 from penstock.model.errors.balance import (
@@ -60,11 +63,11 @@ if TYPE_CHECKING:
     from penstock.balance.profiles import HardwareProfile
     from penstock.control.decisions import DecisionContext
     from penstock.control.registry import Registry
+    from penstock.control.size.resizer import Resizer
     from penstock.model.entities import Entity
     from penstock.model.events import LoadHour, QuotaShares
     from penstock.model.ids import LogicalClusterId
 
-ACTOR: Final = "sizing"
 ROUND_SECONDS: Final = 600.0
 FACTOR: Final = 3  # replication factor
 PROFILES_MAX: Final = 1_000  # files
@@ -119,6 +122,8 @@ class Plane(Protocol):
     def registry(self) -> Registry: ...
     @property
     def shares(self) -> Mapping[LogicalClusterId, QuotaShares]: ...
+    @property
+    def resizer(self) -> Resizer: ...
 
 
 class History(Protocol):
@@ -197,11 +202,39 @@ class Sizing:
         self.targets[cluster] = advice.target
         if physical.hardware and self.files.prices_if_any() is not None:
             self.months[cluster] = (await self.cost(cluster))[0]
-        known = physical.condition(ConditionKind.SIZE_ADVISED)
         detail, remedy = condition_of(physical, advice)
+        if obstacle := await self._change(physical, advice):
+            detail = f"{detail}; not done by itself: {obstacle}"
+        known = physical.condition(ConditionKind.SIZE_ADVISED)
         if (known.detail if known is not None else "") != detail:
             noted = partial(note_size, physical_id=physical.id, detail=detail, remedy=remedy)
             await self._plane.decide(noted, PhysicalCluster, actor=ACTOR)
+
+    async def _change(self, physical: PhysicalCluster, advice: Advice) -> str:
+        """Carries out advice where that is allowed. Why it does not; empty if there is nothing to do."""
+        hours = await self.history.hours(physical.id)
+        change = automatic_change(
+            self._plane.registry,
+            physical,
+            advice,
+            history=history_of(hours, hour_now()),
+            brokers_max=affordable(situation_of(physical, hours, hour_now(), self.files)),
+            now_ms=int(time.time() * 1000),
+        )
+        try:
+            match change:
+                case None:
+                    return ""
+                case Waiting(reason):
+                    return reason
+                case Shrinking(brokers):
+                    await self._plane.resizer.shrink(physical.id, brokers, actor=ACTOR)
+                case _:
+                    await self._plane.resizer.grow(physical.id, change, actor=ACTOR)
+        except PenstockError as refusal:
+            return str(refusal)
+        log.info("size changes by itself", cluster=physical.id, brokers=advice.brokers, target=advice.target)
+        return ""
 
 
 def bounds_of(physical: PhysicalCluster) -> tuple[int, int, float | None]:
@@ -220,6 +253,12 @@ def advice_on(
     observed = observed_hours(hours, now_hour)
     if observed < HISTORY_HOURS_MIN:
         raise HistoryTooShort(cluster=physical.id, hours=observed, hours_min=HISTORY_HOURS_MIN)
+    return advise(work_row(hours, now_hour), situation_of(physical, hours, now_hour, files))
+
+
+def situation_of(
+    physical: PhysicalCluster, hours: Mapping[int, LoadHour], now_hour: int, files: SizingFiles
+) -> Situation:
     fewest, most, budget = bounds_of(physical)
     changed = changed_hours(hours, now_hour)
     lately = recent(hours, now_hour, DAY_HOURS)
@@ -239,7 +278,7 @@ def advice_on(
         demand = demand_of(recent(hours, now_hour, 4 * WEEK_HOURS), situation.zones)
         others = {name: each for name, each in files.profiles().items() if name != profile.name}
         situation = replace(situation, alternative=cheapest(demand, others, prices))
-    return advise(work_row(hours, now_hour), situation)
+    return situation
 
 
 def demand_of(hours: list[LoadHour], zones: int) -> Demand:

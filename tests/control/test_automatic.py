@@ -14,6 +14,7 @@ from penstock.control.health.interventions import open_intervention
 from penstock.control.registry import Put
 from penstock.control.size import resizing
 from penstock.control.size.automatic import (
+    ACTOR,
     SHRINK_HISTORY_HOURS_MIN,
     History,
     Shrinking,
@@ -23,7 +24,6 @@ from penstock.control.size.automatic import (
     leaving_brokers,
 )
 from penstock.control.size.resizing import GrowRequest
-from penstock.control.size.sizing import ACTOR
 from penstock.model.entities import (
     Actor,
     BrokerStatus,
@@ -35,7 +35,7 @@ from penstock.model.entities import (
 )
 from penstock.model.errors.balance import ShrinkWithoutRoom
 from penstock.model.events import LoadHour
-from penstock.model.ids import PhysicalClusterId
+from penstock.model.ids import BrokerId, PhysicalClusterId
 from tests.control.in_memory_control import PHYSICAL, InMemoryControl, physical
 from tests.control.test_sizing import CLUSTER, PATH, busy
 
@@ -72,6 +72,10 @@ def change(
     )
 
 
+def shrinking(*brokers: int) -> Shrinking:
+    return Shrinking(tuple(BrokerId(broker) for broker in brokers))
+
+
 def reason(outcome: object) -> str:
     assert isinstance(outcome, Waiting), outcome
     return outcome.reason
@@ -91,8 +95,8 @@ def test_a_cluster_of_several_cells_gets_whole_new_ones() -> None:
 def test_advice_to_shrink_names_the_newest_brokers_as_many_in_every_zone() -> None:
     memory = InMemoryControl.with_cells(1, brokers_each=9, **AUTO)
 
-    assert change(memory, 6) == Shrinking((7, 8, 9))
-    assert change(memory, 3) == Shrinking((4, 5, 6, 7, 8, 9))
+    assert change(memory, 6) == shrinking(7, 8, 9)
+    assert change(memory, 3) == shrinking(4, 5, 6, 7, 8, 9)
 
 
 def test_the_mode_advise_and_a_size_that_fits_change_nothing() -> None:
@@ -110,7 +114,7 @@ def test_a_cluster_shrinks_only_with_a_history_of_four_weeks() -> None:
     memory = InMemoryControl.with_cells(1, brokers_each=6, **AUTO)
 
     assert "26 days of load" in reason(change(memory, 3, history=History(6, LONG - 1)))
-    assert change(memory, 3, history=History(6, LONG)) == Shrinking((4, 5, 6))
+    assert change(memory, 3, history=History(6, LONG)) == shrinking(4, 5, 6)
 
 
 @pytest.mark.parametrize("target", [3, 9])

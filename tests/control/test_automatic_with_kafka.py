@@ -18,6 +18,7 @@ from penstock.control.physical.local import LocalProvisioner
 from penstock.control.size.sizing import SizingFiles, set_sizing
 from penstock.model.entities import ConditionKind, Operation, OperationState, PhysicalCluster
 from penstock.model.events import LoadHour
+from penstock.model.ids import PhysicalClusterId
 from tests.control.conftest import QUICK_SESSIONS, PlaneHarness, run_control_plane
 from tests.control.in_memory_plane import InMemoryHours
 from tests.harness.command import Penstock
@@ -54,7 +55,7 @@ def observe(hours: InMemoryHours, cluster: PhysicalCluster, work: float, *, last
     """The last hours saw so much work on the cluster's brokers."""
     now, brokers = hour_now(), len(cluster.brokers)
     for hour in range(now - last_hours + 1, now + 1):
-        hours.known[hour] = LoadHour(cluster.id, hour, brokers, work, 1.0, 360)
+        hours.known[hour] = LoadHour(PhysicalClusterId(cluster.id), hour, brokers, work, 1.0, 360)
 
 
 async def round_of(harness: PlaneHarness) -> list[Operation]:
@@ -83,7 +84,7 @@ async def test_rising_work_grows_a_cluster_and_falling_work_shrinks_it_once(home
         await harness.active()
         hours = InMemoryHours()
         harness.plane.sizing.history = hours
-        bounds = {"mode": "auto", "brokers_min": 3.0, "brokers_max": 6.0}
+        bounds: dict[str, str | float | None] = {"mode": "auto", "brokers_min": 3.0, "brokers_max": 6.0}
         await harness.decide(
             partial(set_sizing, physical_id=cluster_of(harness).id, changes=bounds, files=SizingFiles()),
             PhysicalCluster,

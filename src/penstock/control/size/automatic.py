@@ -150,7 +150,7 @@ def leaving_brokers(physical: PhysicalCluster, count: int, tenants: set[str]) ->
 
 
 def _one_in_every_zone(
-    brokers: Iterable[BrokerId], zone_of: dict[BrokerId, str], *, keep: bool
+    brokers: Iterable[BrokerId], zone_of: Mapping[BrokerId, str], *, keep: bool
 ) -> list[BrokerId]:
     zones: dict[str, list[BrokerId]] = {}
     for broker in brokers:

@@ -153,6 +153,7 @@ async def test_a_broker_that_is_cut_off_is_demoted_at_once_and_released_when_it_
 
     mine = one.plane.registry.need(Mitigation, f"{PHYSICAL}/2")
     assert (one.state(2), mine.steps) == (HealthState.CUT_OFF, ("demote",))
+    assert one.service.sick(PHYSICAL).keys() == {2}
     state = one.plane.registry.broker_states(PHYSICAL)[BrokerId(2)]
     assert state.statuses == (BrokerStatus.DEMOTED,)
     assert one.plane.registry.get(Intervention, PHYSICAL) is not None
@@ -412,6 +413,7 @@ def test_rolls_and_moves_learn_what_clients_suffer() -> None:
     began = (minute - 10) * MINUTE_MS
 
     assert service.pressure(PHYSICAL) == "clients wait for broker 3"
+    assert service.sick(PHYSICAL) == service.sick("other") == {}
     assert service.burning(PHYSICAL, began) == "the error budget burns 1000 times too fast"
     assert service.slower(PHYSICAL, began) == "clients wait 500 times as long as before (99th percentile)"
     assert service.burning(PHYSICAL, now) == ""

@@ -203,6 +203,18 @@ def test_the_next_batch_waits_until_every_replica_is_in_sync() -> None:
     )
 
 
+def test_the_next_batch_waits_until_probes_of_the_restarted_broker_show_no_fault() -> None:
+    sick = {1: "slow: 20 times as slow as others"}
+    waits = step(done(1), scope=[1, 4], sick=sick)
+    assert waits == Wait("broker 1 is restarted: slow: 20 times as slow as others")
+    assert step(done(1), scope=[1, 4], sick=sick, taken=frozenset((1,))) == Stop((4,))  # health repairs it
+    assert step(done(1), scope=[1, 4], sick={2: "slow"}) == Stop((4,))  # not because of the roll
+
+    late = {1: replace(NEW, ordered_seconds=BOUNDS.start_seconds_max + 1)}
+    paused = step(late, scope=[1, 4], sick=sick)
+    assert paused == Pause("broker 1 is sick since its restart", (sick[1],))
+
+
 def test_leadership_returns_before_the_next_batch() -> None:
     led = HEALTHY | {("orders", 0): partition(1, 2, 3, leader=2)}
     assert step(done(1), scope=[1, 4], partitions=led) == Elect((1,), (("orders", 0),))

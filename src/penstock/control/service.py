@@ -168,14 +168,7 @@ class ControlPlane:
             lambda: self.registry, lambda: self.broker_loads, reader(clusters), self._plan_service
         )
         self.resizer = Resizer(self, provisioner)
-        self._roll_support = RollSupport(
-            layout,
-            self._loads_of,
-            burning=lambda roll: self.health.burning(roll.cluster, roll.created_ms),
-            slow=lambda roll: self.health.slower(roll.cluster, roll.created_ms),
-        )
         self.controllers = ControllerChanges(self, clusters, layout)
-        self.roll_planner = RollPlanner(lambda: self.registry, clusters, self._roll_support)
         self.balancing = Balancing(
             self, health_of_clusters(clusters), is_active=lambda: self._term is not None
         )
@@ -187,6 +180,14 @@ class ControlPlane:
             lambda: self._term is not None,
             self._notifier.notify,
         )
+        self._roll_support = RollSupport(
+            layout,
+            self._loads_of,
+            sick=self.health.sick,
+            burning=lambda roll: self.health.burning(roll.cluster, roll.created_ms),
+            slow=lambda roll: self.health.slower(roll.cluster, roll.created_ms),
+        )
+        self.roll_planner = RollPlanner(lambda: self.registry, clusters, self._roll_support)
         self.findings = Findings(clusters)
         self.healing = HealingService(
             self, clusters, self.findings, self._plan_service, lambda: self._term is not None

@@ -152,6 +152,14 @@ class HealthService:
         brokers = () if known is None else sorted(health_pressed(known, time.monotonic()))
         return f"clients wait for broker {', '.join(map(str, brokers))}" if brokers else ""
 
+    def sick(self, cluster: str) -> dict[int, str]:
+        """The brokers that are sick now, and why."""
+        known = self.known.get(cluster)
+        brokers = {} if known is None else known.verdict.brokers
+        return {
+            broker: f"{each.state}: {each.reason}" for broker, each in brokers.items() if each.state in SICK
+        }
+
     def burning(self, cluster: str, since_ms: int) -> str:
         """Whether the error budget burns since an operation began, in words."""
         known = self.known.get(cluster)

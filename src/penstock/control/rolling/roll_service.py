@@ -97,6 +97,7 @@ class RollSupport:
 
     layout: Layout | None = None  # of local clusters, and of adoptions
     loads: Callable[[str], Mapping[int, float]] = lambda _cluster: {}
+    sick: Callable[[str], Mapping[int, str]] = lambda _cluster: {}  # brokers, and what their probes show
     burning: Callable[[Roll], str] = lambda _roll: ""  # whether the error budget burns since it began
     slow: Callable[[Roll], str] = lambda _roll: ""  # whether clients wait much longer since then
 
@@ -194,7 +195,10 @@ class RollService:
         scope = ordered if roll.state is RollState.ABORTING else frozenset(roll.scope)
         desired = Desired(seen.members, scope, roll.allow_downtime)
         observed = replace(
-            seen.observation, burning=self._support.burning(roll), slow=self._support.slow(roll)
+            seen.observation,
+            sick=self._support.sick(roll.cluster),
+            burning=self._support.burning(roll),
+            slow=self._support.slow(roll),
         )
         step = next_step(desired, observed, self._bounds(roll))
         return await self._act(watch, roll, seen, step)

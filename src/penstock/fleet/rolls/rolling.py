@@ -11,7 +11,7 @@ What has been done is observed, not remembered, so any control plane continues a
 4. A broker stops only if no partition then falls below its minimum of in-sync replicas. The ISR is the
    controller's; replicas that are being removed, or whose broker is down, do not count. Partitions that can
    never meet this rule (`at_risk`) are listed and do not block.
-5. The next batch waits until this one is unfenced, in sync and leads again.
+5. The next batch waits until this one is unfenced, in sync and leads again, and its probes show no fault.
 6. Anything unexpected pauses the roll, with the evidence. Nodes that were ordered to restart still do.
 
 It promises that an observation which does not change leads to the same step.
@@ -75,6 +75,7 @@ class Observation:
     quorum: QuorumSeen | None = None
     taken: frozenset[int] = frozenset()  # brokers that health has taken: it decides when they restart
     demoted: frozenset[int] = frozenset()  # brokers that others have demoted: leadership does not return
+    sick: Mapping[int, str] = field(default_factory=dict)  # brokers whose probes show a fault, and which
     burning: str = ""  # which error budget burns, in words
     slow: str = ""  # which latency is above its baseline, in words
     now: float = 0.0
@@ -195,6 +196,8 @@ class _Roll:
             if late and node.ordered_seconds > self.bounds.start_seconds_max:
                 limit = f"{self.bounds.start_seconds_max:.0f} s"
                 return Pause(f"node {member.id} is not back after {limit}", (_state(node),))
+            if node.ordered_seconds > self.bounds.start_seconds_max and (fault := self._sick(member.id)):
+                return Pause(f"broker {member.id} is sick since its restart", (fault,))
         if not unfinished:
             return None
         if seen.burning or seen.slow:
@@ -224,6 +227,9 @@ class _Roll:
             return Wait(f"{counted(len(behind), 'partition')} not in sync yet, {topic}-{number} among them")
         if unsettled and (keys := self._returning(unsettled)):
             return Elect(tuple(sorted(unsettled)), keys)
+        for member in self.desired.members:
+            if fault := self._sick(member.id):
+                return Wait(f"broker {member.id} is restarted: {fault}")
         return None
 
     def start(self) -> Step | None:
@@ -274,6 +280,12 @@ class _Roll:
         return Wait(self._obstacle(candidates, down))
 
     # Parts
+
+    def _sick(self, node: int) -> str:
+        """What the probes of a restarted broker show; empty if that is for health to repair."""
+        seen = self._seen(node)
+        restarted = seen.ordered and seen.current and node not in self.observed.taken
+        return self.observed.sick.get(node, "") if restarted else ""
 
     def _unsettled(self) -> frozenset[int]:
         """Brokers and controllers of this roll's processes that lack something."""

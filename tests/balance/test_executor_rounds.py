@@ -13,7 +13,7 @@ from penstock.balance import replication_throttle as throttle
 from penstock.balance.execute import Executor
 from penstock.balance.executing import Health, Observation, PartitionState
 from penstock.balance.plan_document import Origin, PlannedMove, new_document
-from penstock.balance.plan_job import PlanJob
+from penstock.balance.plan_job import LeaderReturnJob, PlanJob
 from penstock.kafka.admin import reassignments
 from penstock.kafka.admin.partitions import TopicPartition
 from penstock.model.errors.wire import BrokerUnreachable
@@ -95,8 +95,8 @@ def executor() -> Executor:
     return Executor(client, poll_seconds=0.001)
 
 
-def job() -> PlanJob:
-    return PlanJob(new_document([MOVE], Origin("plan-1", "pkc-1", 0, "test", "balance")))
+def job(rate: float = 50e6) -> PlanJob:
+    return PlanJob(new_document([MOVE], Origin("plan-1", "pkc-1", 0, "test", "balance"), rate=rate))
 
 
 async def test_a_plan_whose_start_got_no_response_moves_everything_when_it_runs_again(
@@ -142,3 +142,20 @@ async def test_a_successor_throttles_what_its_predecessor_started(
     await running
 
     assert not cluster.rates
+
+
+async def test_leaders_that_return_do_not_raise_the_rate_of_a_slow_plan(
+    cluster: Cluster, executor: Executor
+) -> None:
+    await cluster.alter(None, {KEY: (3, 2)})
+    cluster.completes = False
+    led = PlannedMove("orders", "t1", 0, (1, 2), (1, 2))
+    running = [asyncio.create_task(executor.run(each)) for each in (job(2e6), LeaderReturnJob([led]))]
+    async with asyncio.timeout(10):
+        while not cluster.rates:
+            await asyncio.sleep(0.001)
+    rates = set(cluster.rates.values())
+    cluster.completes = True
+    await asyncio.gather(*running)
+
+    assert rates == {2e6}

@@ -61,7 +61,7 @@ class Job(Protocol):
 
     @property
     def rate(self) -> float:
-        """Bytes a second that one broker sends or receives."""
+        """Bytes a second that one broker sends or receives; 0 for a job that copies nothing."""
         ...
 
     def topics(self) -> Collection[str] | None:
@@ -299,7 +299,9 @@ class Executor:
 
         Also of what a predecessor started: its rates may have been removed since.
         """
-        rate = max((job.rate for job in works), default=RATE_DEFAULT) * self.memory.share
+        rate = max((job.rate for job in works), default=0.0) * self.memory.share
+        if not rate:
+            return  # nothing that runs copies anything
         value = throttle.marked_rate(rate)
         brokers = {*moving, *self._rated} & alive
         changed = {broker for broker in brokers if self._rated.get(broker) != value}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.balance.executing import Status, Work
 from penstock.balance.leader_return import can_return
-from penstock.balance.plan_document import RATE_DEFAULT, PlanProgress, PlanState
+from penstock.balance.plan_document import PlanProgress, PlanState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -105,7 +105,7 @@ class PlanJob:
 class LeaderReturnJob:
     """Elects preferred leaders, and gives up those that cannot lead any more."""
 
-    rate = RATE_DEFAULT
+    rate = 0.0
 
     def __init__(self, moves: Sequence[PlannedMove]) -> None:
         self._moves = moves

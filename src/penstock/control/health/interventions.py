@@ -7,7 +7,7 @@ before it acts and closes it afterwards; the registry has one record per physica
 2. Rolls and health take brokers away. Together they do so in one zone at most, and never on the same broker.
    A roll names the brokers that are not back yet.
 3. There is one roll at a time, and nothing is moved meanwhile: balancing, restores and links wait for it,
-   and it waits for them.
+   and it waits for them. Plans and tenant moves open no intervention: the executor holds their copies.
 4. Balancing, restores and links never share a partition, and leave the brokers of health alone.
 5. Health waits for no move: what is sick is taken out first, and moves that would use it are not started.
 

@@ -256,3 +256,16 @@ def test_only_the_newest_documents_are_kept(local: LocalFleet) -> None:
 
     assert len(list(local.layout.documents.glob("*.json"))) == 20
     assert load_document(local.layout, digests[-1]) == {"number": 24}
+
+
+def test_a_document_that_a_node_was_ordered_to_run_is_kept(local: LocalFleet) -> None:
+    """Else the node could not start again after a crash."""
+    ordered = save_document(local.layout, {"number": -1})
+    layout = local.node("b1").layout
+    layout.root.mkdir(parents=True)
+    write_order(layout, Order(OrderState.RUN, "roll-1", ordered))
+
+    for number in range(25):
+        save_document(local.layout, {"number": number})
+
+    assert load_document(local.layout, ordered) == {"number": -1}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_FACTS = "start.json"
+ORDER = "order.json"
+CLUSTERS = "clusters"
 SECRET_FILE_MODE = 0o600
 SECRET_DIRECTORY_MODE = 0o700
 
@@ -40,7 +42,7 @@ class NodeLayout:
         self.lock = root / "lock"
         self.record = root / "process.json"
         self.start_facts = root / START_FACTS  # what the next process adds to its record
-        self.order = root / "order.json"  # whether it must run, and for which request
+        self.order = root / ORDER  # whether it must run, and for which request
         self.keystore = root / "keystore.pem"
 
 
@@ -57,7 +59,7 @@ class Layout:
         self.fleet_file = home / "fleet.json"  # the document of the last `up`, for `status`, `logs`, `up`
 
     def cluster(self, name: str) -> Path:
-        return self.home / "clusters" / name
+        return self.home / CLUSTERS / name
 
     def cluster_record(self, name: str) -> Path:
         return self.cluster(name) / "cluster.json"

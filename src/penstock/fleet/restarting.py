@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.atomic_files import write_atomically
 from penstock.fleet.generation import Generation, digest_of
-from penstock.fleet.layout import make_directory
+from penstock.fleet.layout import CLUSTERS, ORDER, NodeLayout, make_directory
 from penstock.fleet.local_fleet import load_fleet
 from penstock.model.errors.fleet import DirectoryNotWritable, NodeUnknown, OrderNotFollowed
 from penstock.model.errors.settings import SettingsUnreadable
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.fleet.layout import Layout, NodeLayout
+    from penstock.fleet.layout import Layout
     from penstock.fleet.node import Node
 
 HOLD_SECONDS_MAX: Final = 900.0
 FOLLOWED_SECONDS_MAX: Final = 180.0
 POLL_SECONDS: Final = 0.2
-DOCUMENTS_MAX: Final = 20  # fleet documents that are kept
+DOCUMENTS_MAX: Final = 20  # fleet documents that are kept, besides those that orders name
 
 
 class OrderState(StrEnum):
@@ -187,9 +187,18 @@ def save_document(layout: Layout, document: Mapping[str, Any]) -> str:
     make_directory(path.parent)
     write_atomically(path, json.dumps(document, indent=1))
     kept = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
+    ordered = _ordered_documents(layout)
     for old in kept[:-DOCUMENTS_MAX]:
-        old.unlink(missing_ok=True)
+        if old.stem not in ordered:
+            old.unlink(missing_ok=True)
     return digest
+
+
+def _ordered_documents(layout: Layout) -> set[str]:
+    """Those that a node starts with after a crash, however long ago it was ordered to."""
+    files = layout.home.glob(f"{CLUSTERS}/*/*/{ORDER}")
+    orders = (read_order(NodeLayout(file.parent)) for file in files)
+    return {order.document for order in orders if order is not None}
 
 
 def load_document(layout: Layout, digest: str) -> dict[str, Any]:

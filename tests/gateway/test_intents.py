@@ -6,13 +6,14 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.audit.topics import PARTITIONS, durability_partition
 from penstock.gateway.config import Principal
 from penstock.gateway.limits.intents import TENANT_WAITING_MAX, WAITING_MAX, Intents
 from penstock.gateway.limits.metering import Source
 from penstock.gateway.process import intent_writer
 from penstock.gateway.process.intent_writer import EVENTS_AT_ONCE, IntentWriter
 from penstock.model.durability import Deleted, Intent
-from penstock.model.errors.wire import ConnectionLost
+from penstock.model.errors.wire import BrokerUnreachable, ConnectionLost
 from penstock.model.ids import LogicalClusterId, PhysicalClusterId, ServiceAccountId
 
 if TYPE_CHECKING:
@@ -108,3 +109,44 @@ def test_intents_that_find_no_room_are_counted() -> None:
 
     assert intents.lost == 2
     assert (writer._waiting[0].sequence, len(writer._waiting)) == (3, WAITING_MAX)
+
+
+async def test_a_partition_whose_leader_hangs_delays_no_intent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds later, the deletion would be taken for a loss."""
+    home = durability_partition(events(1)[0].key).partition
+    attempts: list[int] = []
+
+    async def append(_: object, partition: TopicPartition, rows: list[Any], **__: object) -> None:
+        attempts.append(partition.partition)
+        if partition.partition == home:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(intent_writer, "append", append)
+    monkeypatch.setattr(intent_writer, "WRITE_SECONDS_MAX", 0.01)
+    writer = IntentWriter()
+    for first in range(2):
+        writer(events(1, first))
+        await writer.flush(cast("Client", None))
+
+    following = (home + 1) % PARTITIONS
+    assert attempts == [home, following, following], "and it is avoided for a while"
+
+
+async def test_an_intent_that_no_partition_accepts_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = True
+    written: list[int] = []
+
+    async def append(_: object, partition: TopicPartition, rows: list[Any], **__: object) -> None:
+        if down:
+            raise BrokerUnreachable(address="b1", reason="refused")
+        written.append(partition.partition)
+
+    monkeypatch.setattr(intent_writer, "append", append)
+    writer = IntentWriter()
+    writer(events(1))
+    await writer.flush(cast("Client", None))
+    assert len(writer._waiting) == 1
+    down = False
+    await writer.flush(cast("Client", None))
+
+    assert len(written) == 1

@@ -2,8 +2,10 @@
 
 The arithmetic is that of the weekly job (`penstock.pipeline.jobs.slo`): a broker's minute is unavailable by
 the share of its probes that failed, repeated records count once, and a cluster's minute is the mean of its
-brokers. Availability is one minus the mean over minutes. Latency is the 99th percentile of end-to-end
-probes, by nearest rank: the worst broker of each minute, then the 99th percentile of minutes.
+brokers. Availability is one minus the mean over minutes. Means are of integers, parts of `SHARE`, so that
+they do not depend on the order of a sum: both engines get the same to the last digit. Latency is the 99th
+percentile of end-to-end probes, by nearest rank: the worst broker of each minute, then the 99th percentile
+of minutes.
 
 A burn rate is the unavailability of a window divided by what the target allows: 1 uses up the budget
 exactly. An alert needs a long and a short window: the long one shows that it matters, the short one that it
@@ -34,6 +36,7 @@ BUDGET_MINUTES: Final = 30 * 24 * 60
 MINUTES_MAX: Final = BUDGET_MINUTES + 60  # that are kept
 MINUTES_OPEN_MAX: Final = 15  # whose probes are kept; later ones of older minutes do not count
 PERCENTILE: Final = 0.99
+SHARE: Final = 10**12  # parts of a share whose mean is taken
 BURN_MINUTES: Final = 5  # over which an operation's own burn rate is measured
 BASELINE_MINUTES: Final = 30  # before an operation, with which latency is compared
 BASELINE_MINUTES_MIN: Final = 3  # of those, with probes
@@ -72,7 +75,7 @@ class Alert:
 class MinuteResult:
     latency_us: int | None  # of the worst broker; None without end-to-end probes that succeeded
     unavailable: float  # of the worst broker
-    mean_unavailable: float
+    mean_unavailable: int  # parts of `SHARE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,8 @@ class Ledger:
         rows = [row for _, row in sorted(brokers.items())]
         shares = [row.failed / len(row.seen) for row in rows]
         worst = [p for row in rows if (p := nearest_rank(row.latencies, PERCENTILE)) is not None]
-        return MinuteResult(max(worst, default=None), max(shares), math.fsum(shares) / len(shares))
+        mean = sum(math.floor(each * SHARE) for each in shares) // len(shares)
+        return MinuteResult(max(worst, default=None), max(shares), mean)
 
     def window(self, now_ms: int, minutes: int) -> Window:
         """The whole minutes before now; the current one is not complete."""
@@ -151,7 +155,7 @@ class Ledger:
         latencies = [r.latency_us for r in results if r.latency_us is not None]
         return Window(
             len(results),
-            1 - math.fsum(r.mean_unavailable for r in results) / len(results),
+            1 - sum(r.mean_unavailable for r in results) // len(results) / SHARE,
             nearest_rank(latencies, PERCENTILE),
             nearest_rank([r.unavailable for r in results], PERCENTILE),
         )

@@ -5,7 +5,8 @@ probes that failed. The worst broker represents its cluster in that minute. The 
 the P99 of these minutes; the fleet's values are the median, P90 and P99 over all clusters. Unavailability
 is aggregated like latency, since a higher value is worse for both.
 
-Percentiles are exact (nearest rank). Duplicate probe records count once.
+Percentiles are exact (nearest rank). Duplicate probe records count once. Means are of integers, so that they
+do not depend on the order in which Spark adds them: `penstock.health.slo` gets the same to the last digit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from penstock.health.slo import SHARE
 from penstock.model.events import HealthProbe, Probe, ProbeRole
 from penstock.model.key_names import HEALTH_TOPIC
 from penstock.pipeline.job import Derived, Job, Sink, Source
@@ -63,11 +65,12 @@ def cluster_weeks(rows: DataFrame, since: datetime | None = None) -> DataFrame:
     recent = rows if since is None else rows.filter(F.col("time") >= F.lit(since))
     worst = (
         broker_minutes(recent)
+        .withColumn("parts", F.floor(F.col("unavailable") * F.lit(float(SHARE))))
         .groupBy("cluster", "minute")
         .agg(
             F.max("latency_p99_us").alias("latency_us"),
             F.max("unavailable").alias("unavailable"),
-            F.avg("unavailable").alias("mean_unavailable"),
+            F.expr("sum(parts) div count(*)").alias("mean_unavailable"),
         )
     )
     week = F.to_date(F.date_trunc("week", "minute")).alias("week")
@@ -75,7 +78,7 @@ def cluster_weeks(rows: DataFrame, since: datetime | None = None) -> DataFrame:
         F.count("*").alias("minutes"),
         percentile(0.99, "latency_us").alias("latency_p99_us"),
         percentile(0.99, "unavailable").alias("unavailable_p99"),
-        (1 - F.avg("mean_unavailable")).alias("availability"),
+        (1 - F.expr("sum(mean_unavailable) div count(*)") / F.lit(float(SHARE))).alias("availability"),
     )
 
 

@@ -42,6 +42,7 @@ CONFIG = {
 SEGMENT_BYTES = 1 << 20
 RECORD = os.urandom(100_000)  # which no compression shrinks
 RECORDS = 50
+RAISED_TO = 25
 SECONDS_MAX = 90.0
 
 
@@ -117,12 +118,12 @@ async def seen(auditor: Auditor, *subjects: str) -> None:
 async def test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not(brokers: Fleet) -> None:
     async with Client(brokers.bootstrap, brokers.security()) as client:
         async with running(auditor_of(brokers, client)) as auditor:
-            trimmed = await filled(client, "trimmed")
+            trimmed, raced = await filled(client, "trimmed"), await filled(client, "raced")
             cut = await filled(client, "cut")
             expired = await filled(client, "expired", retention_bytes=str(3 * SEGMENT_BYTES))
             mirror = await filled(client, "mirror")
             intended = await filled(client, "intended")
-            await seen(auditor, trimmed, cut, mirror, intended)
+            await seen(auditor, trimmed, raced, cut, mirror, intended)
 
             # Legal: size retention, and what the platform does after it has recorded its intent.
             await _expired_by_size(client)
@@ -134,25 +135,27 @@ async def test_incidents_are_reported_with_their_offsets_and_legal_changes_are_n
                 return any(each.last == cut_to - 1 for each in (await findings(client)).values())
 
             await until(drift, "finding of the cut")
-            await asyncio.to_thread(_trim_first_segments, brokers, "b1", "trimmed")
+            # Lines 1 and 4: files are lost, and a log start is raised too far.
+            await asyncio.to_thread(_damage, brokers, "b1")
 
         # Another auditor takes over.
         async with running(auditor_of(brokers, client)):
 
-            async def two() -> bool:
-                return len(await findings(client)) >= 2
+            async def three() -> bool:
+                return len(await findings(client)) >= 3
 
-            await until(two, "finding of the trimmed replica")
+            await until(three, "finding of both replicas")
             # It leads, and drags its followers along.
-            await reassignments.elect(client, [TopicPartition("trimmed", 0)])
-            await append(client, TopicPartition("trimmed", 0), [(None, b"next")])
-            start = (await bounds(client, TopicPartition("trimmed", 0)))[0]
-            rises = {1, 2, 3}
+            places = [TopicPartition("trimmed", 0), TopicPartition("raced", 0)]
+            await reassignments.elect(client, places)
+            for place in places:
+                await append(client, place, [(None, b"next")])
+            start = (await bounds(client, places[0]))[0]
 
             async def dragged() -> bool:
-                return rises <= {
-                    e.facts["broker"] for e in await events(client, trimmed) if e.facts.get("start") == start
-                }
+                return await starts_everywhere(client, trimmed, start) and await starts_everywhere(
+                    client, raced, RAISED_TO
+                )
 
             await until(dragged, "rise on every follower")
 
@@ -160,8 +163,18 @@ async def test_incidents_are_reported_with_their_offsets_and_legal_changes_are_n
 
     assert expired
     assert stored == sorted(
-        [("config-drift", cut, 0, cut_to - 1), ("log-start-unexplained", trimmed, 0, start - 1)]
+        [
+            ("config-drift", cut, 0, cut_to - 1),
+            ("log-start-unexplained", trimmed, 0, start - 1),
+            ("log-start-unexplained", raced, 0, RAISED_TO - 1),
+        ]
     )
+
+
+async def starts_everywhere(client: Client, subject: str, start: int) -> bool:
+    """Whether every replica has been observed to start there."""
+    every = await events(client, subject)
+    return {1, 2, 3} <= {each.facts["broker"] for each in every if each.facts.get("start") == start}
 
 
 async def events(client: Client, subject: str) -> list[LogEvent]:
@@ -214,14 +227,14 @@ async def _cut_and_revert(client: Client, topic: str) -> int:
     return (await bounds(client, TopicPartition(topic, 0)))[0]
 
 
-def _trim_first_segments(fleet: Fleet, name: str, topic: str) -> None:
-    """As a disk that loses files: the first two segments of one replica are gone when the broker starts."""
+def _damage(fleet: Fleet, name: str) -> None:
+    """The first two segments of `trimmed` are gone when the broker starts, as of a disk that loses files.
+    The log start of `raced` is raised, as by an update that another one should have preceded."""
     fleet.stop_node(name)
-    directory = next(fleet.node(name).layout.data.glob(f"{topic}-0"))
-    firsts = sorted(directory.glob("*.log"))[:2]
-    for log in firsts:
+    data = fleet.node(name).layout.data
+    directory = next(data.glob("trimmed-0"))
+    for log in sorted(directory.glob("*.log"))[:2]:
         for file in directory.glob(f"{log.stem}.*"):
             file.unlink()
-    checkpoint = fleet.node(name).layout.data / "log-start-offset-checkpoint"
-    checkpoint.unlink(missing_ok=True)
+    (data / "log-start-offset-checkpoint").write_text(f"0\n1\nraced 0 {RAISED_TO}\n")
     fleet.start_node(name)

@@ -466,8 +466,11 @@ CLAIMS: Final = (
     Claim(
         "§4.4.2",
         "Latency SLO: each minute's worst broker P99, the week's P99 per cluster, median and P90 over the fleet.",
-        ("penstock.pipeline.jobs.slo",),
-        ("tests/pipeline/test_slo.py::test_cluster_and_fleet_metrics_follow_the_paper_s_definition",),
+        ("penstock.pipeline.jobs.slo", "penstock.health.slo"),
+        (
+            "tests/pipeline/test_slo.py::test_cluster_and_fleet_metrics_follow_the_paper_s_definition",
+            "tests/pipeline/test_slo.py::test_the_live_budget_and_spark_agree_to_the_last_digit",
+        ),
         rows=("K11", "P2"),
     ),
     Claim(
@@ -629,7 +632,16 @@ CLAIMS: Final = (
         ),
         rows=("K15",),
     ),
-    Claim("Table 1", "Caught: tier metadata that diverges between leader and followers.", rows=("K15",)),
+    Claim(
+        "Table 1",
+        "Caught: tier metadata that diverges between leader and followers.",
+        ("penstock.audit.rules.tier", "penstock.audit.evidence"),
+        (
+            "tests/audit/test_tier_rules.py::test_delete_states_that_another_program_wrote_are_reported_once",
+            "tests/audit/test_scrub_with_kafka.py::test_damage_of_replicas_and_tier_is_reported_by_the_running_audit",
+        ),
+        rows=("K15",),
+    ),
     Claim(
         "Table 1",
         "Caught: a spurious change of a topic's retention.",
@@ -637,7 +649,16 @@ CLAIMS: Final = (
         (f"{_LIVE_AUDIT}::test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not",),
         rows=("K15",),
     ),
-    Claim("Table 1", "Caught: a race in updating the log start offset.", rows=("K15",)),
+    Claim(
+        "Table 1",
+        "Caught: a race in updating the log start offset.",
+        ("penstock.audit.rules.log_start",),
+        (
+            "tests/audit/test_log_start_rules.py::test_a_log_start_raised_by_a_false_leader_is_reported",
+            f"{_LIVE_AUDIT}::test_incidents_are_reported_with_their_offsets_and_legal_changes_are_not",
+        ),
+        rows=("K15",),
+    ),
     Claim(
         "§4.7",
         "A roll proceeds zone by zone, with a bounded number of brokers of one zone at once.",

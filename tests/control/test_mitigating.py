@@ -274,6 +274,27 @@ async def test_leadership_does_not_return_to_a_broker_that_an_operator_has_demot
     assert statuses == (BrokerStatus.DEMOTED,)
 
 
+async def test_an_exclusion_that_a_crash_of_the_broker_has_undone_is_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the mitigation has it as excluded: it is in every ISR again, and slow."""
+    monkeypatch.setattr(mitigating, "EXCLUSION_SECONDS", 0.0)
+    world.take(Step.EXCLUDE)
+    await world.run(done)
+    restarted = Registration(BROKER, 3, fenced=False, shutting_down=False)
+
+    world.registration = restarted
+    await world.run(lambda world: world.registration.excluded)
+
+    world.registration = restarted
+    rounds = iter(range(5))
+    await world.run(lambda _: next(rounds) == 4, held=[BROKER])
+    assert not world.registration.excluded, "an operator holds it"
+    world.release()
+    await world.run(released)
+    assert not world.registration.excluded
+
+
 async def test_a_restart_that_was_ordered_is_not_ordered_again(world: World) -> None:
     world.take(Step.RESTART)
     assert world.mitigation is not None

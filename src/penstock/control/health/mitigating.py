@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 1.0
 EFFECT_SECONDS_MAX: Final = 90.0  # of one attempt; then it is begun again
 PLAN_PAUSE_MS: Final = 30_000  # from the end of a plan until a move that it dropped is tried again
+EXCLUSION_SECONDS: Final = 30.0  # between two looks whether an excluded broker still is
 WRITES_MIN: Final = 3  # of the directory probe in a row, before a held broker starts
 
 DEMOTED = fault_points.declare(
@@ -91,6 +92,7 @@ class Mitigating:
         self._plane, self._clusters, self._plans, self._nodes = plane, clusters, plans, nodes
         self._running: dict[str, tuple[Mitigation, asyncio.Task[None]]] = {}
         self._controllers: dict[str, Client] = {}
+        self._looked_at: dict[str, float] = {}  # at exclusions, by mitigation, monotonic
 
     def abilities(self, cluster: str) -> Abilities:
         physical = self._plane.registry.need(PhysicalCluster, cluster)
@@ -103,11 +105,21 @@ class Mitigating:
             waits = mitigation.releasing or not (mitigation.done or mitigation.failed)
             begun, task = self._running.get(mitigation.id, (mitigation, None))
             if task is None or task.done():
-                if waits and int(mitigation.broker) not in held:
+                if int(mitigation.broker) not in held and (waits or self._look_is_due(mitigation)):
                     started = asyncio.create_task(self._attempt(mitigation))
                     self._running[mitigation.id] = mitigation, started
             elif int(mitigation.broker) in held or _intent(begun) != _intent(mitigation):
                 task.cancel()
+
+    def _look_is_due(self, mitigation: Mitigation) -> bool:
+        """Whether the broker is excluded, as far as is known: a restart ends that."""
+        if not mitigation.done or mitigation.steps[-1] != Step.EXCLUDE:
+            return False
+        now = time.monotonic()
+        if now - self._looked_at.get(mitigation.id, float("-inf")) < EXCLUSION_SECONDS:
+            return False
+        self._looked_at[mitigation.id] = now
+        return True
 
     def stop(self, cluster: str) -> None:
         """Another control plane continues."""
@@ -131,7 +143,12 @@ class Mitigating:
         holds = not mitigation.releasing and mitigation.steps[-1] == Step.HOLD  # as long as it takes
         try:
             async with asyncio.timeout(None if holds else EFFECT_SECONDS_MAX):
-                await (self._release(mitigation) if mitigation.releasing else self._step(mitigation))
+                if mitigation.releasing:
+                    await self._release(mitigation)
+                elif mitigation.done:
+                    await self._exclude_again(mitigation)
+                else:
+                    await self._step(mitigation)
         except (TimeoutError, PenstockError) as failure:
             log.warning("mitigation interrupted", **names, error=str(failure) or "it takes long")
         except Exception:  # it belongs to this broker, not to the control plane
@@ -167,6 +184,14 @@ class Mitigating:
         controllers = await self._controllers_of(cluster)
         await isr_exclusion.exclude(client, controllers, broker, expendable=self._alone(cluster))
         fault_points.reach(EXCLUDED)
+
+    async def _exclude_again(self, mitigation: Mitigation) -> None:
+        """If it was restarted since: it is back in every ISR, and as slow as before."""
+        controllers = await self._controllers_of(str(mitigation.cluster))
+        known = (await isr_exclusion.registrations(controllers)).get(int(mitigation.broker))
+        if known is not None and not known.excluded and not known.fenced:
+            log.warning("exclusion undone by a restart", broker=mitigation.broker)
+            await self._exclude(mitigation)
 
     async def _restart(self, mitigation: Mitigation) -> None:
         restarter, broker = self._need_restarter(mitigation), int(mitigation.broker)

@@ -64,8 +64,9 @@ class IntentWriter:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            while self._waiting and not await self._write(client):
-                await asyncio.sleep(RETRY_SECONDS)
+            while self._waiting:
+                if not await self._write(client):
+                    await asyncio.sleep(RETRY_SECONDS)
 
     async def flush(self, client: Client) -> None:
         """Write what waits, if that succeeds soon."""

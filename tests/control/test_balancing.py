@@ -210,6 +210,16 @@ async def test_nothing_moves_while_health_has_taken_a_broker() -> None:
     assert await blocked_by(plane) == "health has taken broker 4"
 
 
+async def test_nothing_moves_while_a_restore_is_not_complete() -> None:
+    async def restoring(cluster: str) -> str:
+        assert cluster == PHYSICAL
+        return "restore-7"
+
+    plane = a_plane(BalancerMode.AUTO)
+    plane.balancing = Balancing(plane, plane.read_health, lambda: True, restoring=restoring)
+    assert await blocked_by(plane) == "restore restore-7 is running"
+
+
 async def test_where_no_move_helps_the_cluster_is_blocked() -> None:
     known = skewed()
     plane = a_plane(BalancerMode.AUTO, replace(known, disks={1: known.disks[1]}))

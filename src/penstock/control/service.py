@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from penstock.backup.restore_store import running_restore
 from penstock.balance.broker_load import Profile
 from penstock.balance.cell_relief import PACE
 from penstock.balance.cluster_observation import observe
@@ -170,7 +171,10 @@ class ControlPlane:
         self.resizer = Resizer(self, provisioner)
         self.controllers = ControllerChanges(self, clusters, layout)
         self.balancing = Balancing(
-            self, health_of_clusters(clusters), is_active=lambda: self._term is not None
+            self,
+            health_of_clusters(clusters),
+            is_active=lambda: self._term is not None,
+            restoring=lambda cluster: running_restore(clusters.client(cluster)),
         )
         self._notifier = notifier or Notifier()
         self.health = HealthService(

@@ -126,8 +126,12 @@ class Balancing:
         health: Callable[[str, Observation], Awaitable[Health]],
         is_active: Callable[[], bool],
         pace: Pace = PACE,
+        *,
+        restoring: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
+        """`restoring` is the restore that is not complete in a physical cluster."""
         self._plane, self._health, self._is_active, self._pace = plane, health, is_active, pace
+        self._restoring = restoring
         self._rounds: dict[str, RoundDecision] = {}
         self.counts = BalanceCounts()
 
@@ -168,7 +172,8 @@ class Balancing:
         condition = ClusterCondition(
             violated(known),
             obstacles(self._plane.registry, physical, known, self._loads(cluster))
-            + _health_obstacles(await self._health(cluster, seen)),
+            + _health_obstacles(await self._health(cluster, seen))
+            + await self._restore_obstacles(cluster),
             recent_plans(self._plane.plans.documents, cluster, now),
         )
         before = self._rounds.get(cluster, RoundDecision())
@@ -183,6 +188,11 @@ class Balancing:
             ConditionKind.BALANCING: ", ".join(running),
         }
         await self._report(self._plane.registry.need(PhysicalCluster, cluster), expected)
+
+    async def _restore_obstacles(self, cluster: str) -> tuple[str, ...]:
+        """A restore in place decides its next move from the replicas that it has placed."""
+        restore = "" if self._restoring is None else await self._restoring(cluster)
+        return (f"restore {restore} is running",) if restore else ()
 
     async def _balance(
         self, cluster: str, known: ModelledCluster, allowance: Allowance, now: float, *, run: bool

@@ -372,6 +372,18 @@ async def test_a_partition_that_cannot_be_compared_is_served_and_fetches_nothing
     assert (one.is_ready, mirror.progress()["orders-0"]["failed"]) == (True, "")
 
 
+async def test_a_partition_that_was_deleted_meanwhile_is_compared_no_more() -> None:
+    """An error of another kind would end the link."""
+    mirror, _ = mirror_of(shadow=Shadow())
+    await mirror._verify(PLACE)
+    one = partition(10, Lineage().extended(0, 3, 4))
+    one.unverified = "the source does not respond"
+    mirror.partitions[PLACE] = one
+    mirror.shadow.image.partitions.clear()
+    with pytest.raises(PartitionNotLed):
+        await mirror._verify(PLACE)
+
+
 async def test_a_partition_whose_real_replicas_are_all_away_stays_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

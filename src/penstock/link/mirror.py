@@ -406,12 +406,16 @@ class Mirror:
     async def _verify(self, place: TopicPartition) -> None:
         """Compare both logs again. The partition is served meanwhile."""
         async with self._attaching(place):
-            one = self.partitions[place]
+            one = self.partitions.get(place)
+            if one is None or not one.unverified:
+                return  # the topic was deleted, or another attempt was faster
+            state = self.shadow.image.partitions.get(one.led.id)
+            if state is None:
+                raise PartitionNotLed(partition=place, epoch=-1)  # the mirror was deleted
             lineage, _ = await self._agreed(place, one.lineage, one.led.end)
             if lineage is one.lineage:
                 one.unverified = ""
                 return
-            state = self.shadow.image.partitions[one.led.id]
             had_records = one.lineage.newest_epoch >= state.leader_epoch
             one.lineage = lineage
             await self._attach_alone(place, new_term=had_records)

@@ -1,7 +1,7 @@
 """The gateway's Prometheus metrics, read on scrape; the data path does not know of them.
 
 Labels are bounded: tenants beyond the first `TENANTS_SHOWN_MAX` are counted under `other`, or left out where
-values cannot be added up.
+values cannot be added up. Those that are gone come last.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.gateway.limits.metering import Usage
     from penstock.gateway.process.ack_writer import AckWriter
     from penstock.gateway.process.server import Gateway
+    from penstock.model.ids import LogicalClusterId
 
 OTHERS: Final = "other"
 # Why a tenant was throttled: it exceeded its quota, or all tenants together a broker's limit.
@@ -86,7 +87,7 @@ class GatewayMetrics:
         return iter(samples)
 
     def _add_usage(self, samples: Samples) -> None:
-        usages = list(self.gateway.usage.items())
+        usages = self._usages()
         for name, value in _BY_TENANT.items():
             sums: defaultdict[str, float] = defaultdict(float)
             for rank, (tenant, usage) in enumerate(usages):
@@ -97,6 +98,10 @@ class GatewayMetrics:
             samples.add("held_bytes", usage.held_bytes, tenant)
         for (zone, client_zone, direction), count in self._zone_bytes().items():
             samples.add("zone_bytes", count, zone, client_zone, direction)
+
+    def _usages(self) -> list[tuple[LogicalClusterId, Usage]]:
+        known = self.gateway.config.tenant_of
+        return sorted(self.gateway.usage.items(), key=lambda each: each[0] not in known)
 
     def _zone_bytes(self) -> Counter[tuple[str, str, str]]:
         """By zones of brokers and clients. A client names its own, so only zones with brokers are labels."""
@@ -134,7 +139,7 @@ class GatewayMetrics:
             samples.add("oldest_in_flight_seconds", oldest, str(broker))
 
     def _add_limits(self, samples: Samples) -> None:
-        for tenant, usage in list(self.gateway.usage.items())[:TENANTS_SHOWN_MAX]:
+        for tenant, usage in self._usages()[:TENANTS_SHOWN_MAX]:
             for dimension, seconds in dict(usage.throttled_seconds).items():
                 samples.add("throttled_seconds", seconds, tenant, dimension, OWN_QUOTA)
             for dimension, seconds in dict(usage.pressure_throttled_seconds).items():

@@ -34,6 +34,7 @@ AREAS: Final[dict[str, Budget]] = {
     "certificate_reload": Budget(pure=2),
     "cluster_services": Budget(pure=1),
     "gc_tuning": Budget(pure=1),
+    "http_calls": Budget(pure=1),
     "log_lines": Budget(pure=2),
     "metric_families": Budget(pure=2),
     "metrics_server": Budget(pure=4),

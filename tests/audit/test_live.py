@@ -11,10 +11,10 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from penstock.audit import alerts
-from penstock.audit.live import LiveEngine, is_gone
+from penstock.audit.live import LiveEngine, is_gone, is_running
 from penstock.audit.rules.state import LATENESS_MS, SLACK_MS
-from penstock.model.durability import FindingState, Removed, Severity
-from tests.audit.history import History
+from penstock.model.durability import FindingState, Heartbeat, Removed, Severity
+from tests.audit.history import BEGIN_MS, History, event
 
 
 def trimmed(*, subject: str = "") -> History:
@@ -71,6 +71,19 @@ def test_the_state_of_a_deleted_topic_can_be_forgotten() -> None:
     engine.forget(key)
     assert engine.states == {}
     assert engine.advance(2**50) == []
+
+
+def test_an_audit_without_a_recent_heartbeat_does_not_run() -> None:
+    beat = event(0, BEGIN_MS, Heartbeat(1, 10_000), subject="collector/auditor")
+    engine = LiveEngine()
+    engine.fold([beat])
+    engine.advance(BEGIN_MS + LATENESS_MS)
+    states = list(engine.states.values())
+
+    assert is_running(states, BEGIN_MS + 60_000, 0)
+    assert is_running(states, BEGIN_MS + 90_000, 30_000)
+    assert not is_running(states, BEGIN_MS + 90_001, 30_000)
+    assert not is_running([], BEGIN_MS, 0)
 
 
 def test_findings_with_one_cause_are_one_alert() -> None:

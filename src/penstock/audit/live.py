@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.audit.rules.finding import merged
 from penstock.audit.rules.fold import advance, is_waiting, step
 from penstock.audit.rules.log_start import FALLS
+from penstock.audit.rules.reports import silent_limit_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,3 +96,15 @@ def is_gone(state: SubjectState) -> bool:
     """Whether the topic of a partition was deleted, and nothing about it waits."""
     known = state.placement is not None or state.policies or state.waiting
     return state.subject.startswith("partition/") and not known
+
+
+def is_running(states: Iterable[SubjectState], now_ms: int, stored_ms: int) -> bool:
+    """Whether a collector's heartbeat is not overdue: a dead audit cannot report itself.
+
+    States are stored every `stored_ms`, so the newest heartbeat may be so much older."""
+    return any(
+        each.heartbeat is not None
+        and not each.heartbeat.stopped
+        and now_ms - each.heartbeat_ms <= silent_limit_ms(each.heartbeat) + stored_ms
+        for each in states
+    )

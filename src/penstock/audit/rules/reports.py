@@ -156,13 +156,17 @@ def backup_gap(case: Case) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def silent_limit_ms(heartbeat: Heartbeat) -> int:
+    """How long after a heartbeat the next one is due at the latest."""
+    return max(SILENT_PERIODS_MAX * heartbeat.period_ms, SILENT_MS_MIN)
+
+
 def auditor_silent(case: Case) -> Iterator[Finding]:
     """Collectors send heartbeats without gaps, are up to date, and observe every partition."""
     before, since_ms = case.before.heartbeat, case.before.heartbeat_ms
     facts = case.facts
     if before is not None and not before.stopped:
-        silent_ms = case.time_ms - since_ms
-        limit_ms = max(SILENT_PERIODS_MAX * before.period_ms, SILENT_MS_MIN)
+        silent_ms, limit_ms = case.time_ms - since_ms, silent_limit_ms(before)
         reported = f"{SILENT}/{before.number}"
         if silent_ms > limit_ms and reported not in case.state.marks:
             case.mark(reported, (2,))

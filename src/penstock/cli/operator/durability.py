@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from penstock.audit import reading, topics
 from penstock.audit.explaining import explained
 from penstock.audit.finding_reader import FindingReader
+from penstock.audit.live import is_running
 from penstock.audit.process import run_auditors
 from penstock.audit.rules.catalogue import RULES, selected
 from penstock.audit.rules.state import SubjectState
@@ -222,10 +223,15 @@ def acknowledge(
 
 
 def status(*, config: Config = None, cluster: Cluster = None, options: Options = Options()) -> int:
-    """Show whether the audit runs: age of its last heartbeat, subjects, open findings.
+    """Show whether the audit runs: age of its last heartbeat, subjects, open findings. Exits with 5 if not.
 
     Example:  penstock audit status
     """
+
+    snapshots = (
+        SNAPSHOT_SECONDS if config is None else read_audit_settings(config, os.environ).snapshot_seconds
+    )
+    stored_ms = int(snapshots * 1000)
 
     async def work() -> dict[str, Any]:
         async with one_cluster(config, cluster, options) as (name, client):
@@ -237,6 +243,7 @@ def status(*, config: Config = None, cluster: Cluster = None, options: Options =
             open_ = [each for each in (await FindingReader(client).read()).current() if each.is_open]
             age = (datetime.now(UTC) - datetime.fromtimestamp(last_ms / 1000, UTC)).total_seconds()
             return {
+                "runs": is_running(states, int(datetime.now(UTC).timestamp() * 1000), stored_ms),
                 "cluster": name,
                 "subjects": len(states),
                 "open": len(open_),
@@ -248,7 +255,7 @@ def status(*, config: Config = None, cluster: Cluster = None, options: Options =
 
     row = asyncio.run(work())
     show(row, options.form, table_of([row], _STATUS))
-    return Exit.FINE
+    return Exit.FINE if row["runs"] else Exit.UNHEALTHY
 
 
 def rules(*, options: Options = Options()) -> int:

@@ -151,8 +151,10 @@ class Mitigating:
                     await self._step(mitigation)
         except (TimeoutError, PenstockError) as failure:
             log.warning("mitigation interrupted", **names, error=str(failure) or "it takes long")
+            await asyncio.sleep(POLL_SECONDS)  # rounds follow one another faster
         except Exception:  # it belongs to this broker, not to the control plane
             log.exception("mitigation raised", **names)
+            await asyncio.sleep(POLL_SECONDS)
 
     # Steps
 

@@ -49,6 +49,17 @@ def test_committed_offsets_outside_the_log_or_fallen_are_reported(group: Group, 
     assert (finding.rule, finding.severity) == ("group-offset-outside", severity)
 
 
+def test_a_group_that_rewinds_again_and_again_is_one_finding() -> None:
+    history = History().add(Acked(0, 19, 20))
+    for number in range(5):
+        history.add(Group("g", number, 15 + number, 0, 20), after_ms=60_000)
+
+    findings = fold(history.events)[1]
+
+    assert len(findings) == 5
+    assert len({each.id for each in findings}) == 1
+
+
 def test_a_group_that_has_read_everything_acknowledged_is_not_behind() -> None:
     """The last offset is the marker of a transaction: no client reads it, and then it expires."""
     history = History().add(Acked(0, 18, 19), Group("g", 19, start=20, end=20))

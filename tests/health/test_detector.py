@@ -91,6 +91,17 @@ def test_recovery_takes_a_minute() -> None:
     assert run(WELL, before=recovering).brokers[2].state is HealthState.HEALTHY
 
 
+@pytest.mark.parametrize("gone", [FROZEN, FENCED])
+def test_a_broker_that_comes_back_is_not_stuck_before_ten_seconds(gone: Evidence) -> None:
+    """It responds before its partitions have leaders: a restart would only make it begin again."""
+    sick = run(WELL, gone, gone)
+    (state,) = {run(gone, before=sick).brokers[2].state}
+
+    assert run(STUCK, before=sick).brokers[2].state is state
+    assert run(STUCK, WELL, before=sick).brokers[2].state is HealthState.RECOVERING
+    assert run(STUCK, STUCK, before=sick).brokers[2].state is HealthState.STORAGE_STUCK
+
+
 def test_missing_evidence_is_unknown_and_heals_nothing() -> None:
     assert run(*[Evidence()] * 3).brokers[2].state is HealthState.UNKNOWN
     sick = run(WELL, CUT, CUT)

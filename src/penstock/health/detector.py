@@ -17,9 +17,9 @@ Each tick of a broker gets one symptom, from the first rule that holds:
 7. Those are fast, and pairs that it follows are slow, though their leaders are fast alone: `slow-follower`.
 8. Some probes failed: `suspect`.
 
-A state follows from the last minute of symptoms: at once after two ticks without any response, after six of
-twelve slow ticks, and back to `healthy` after twelve ticks without a symptom. That is why a state is the same
-after a restart of the judge, as soon as it has read the last minute again.
+A state follows from the last minute of symptoms: at once after two ticks without any response, or two of
+stuck storage, after six of twelve slow ticks, and back to `healthy` after twelve ticks without a symptom.
+That is why a state is the same after a restart of the judge, as soon as it has read the last minute again.
 
 A tick in which every checker stalled or was refused has no symptom. A broker that is sick or recovers stays
 so, in such a tick and in one without probes; any other is unknown. Neither is a reason to act.
@@ -245,7 +245,10 @@ def _unjudged(known: BrokerHealth, now: float) -> BrokerHealth:
 def _state(before: HealthState, symptoms: tuple[HealthState, ...]) -> HealthState:
     last = symptoms[-TICKS_SILENT:]
     if len(last) == TICKS_SILENT and all(each in SILENT for each in last):
-        return last[-1]
+        if last[-1] is not HealthState.STORAGE_STUCK or len(set(last)) == 1:
+            return last[-1]
+        # One that was down responds before it can be written: a restart now would only delay it.
+        return before if before in SILENT else last[0]
     slow = [each for each in symptoms if each in SLOWNESS]
     if len(slow) >= TICKS_SLOW:
         return statistics.mode(slow)

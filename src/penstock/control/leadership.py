@@ -54,6 +54,8 @@ QUEUE_MAX: Final = 5_000
 OPERATIONS_MAX: Final = 100
 EXPIRE_SECONDS: Final = 600.0
 
+LONG: Final = resizing.ACTIONS | operations.CONTROLLER_CHANGES | {"fleet.roll", "fleet.finalize"}
+
 INTENT = fault_points.declare("control.intent", "an intent is committed, and none of its steps is done")
 
 log = structlog.get_logger("penstock.control")
@@ -237,10 +239,7 @@ class LeadershipTerm:
     async def _run_operation(self, operation_id: str) -> None:
         """Runs one operation to its end. Operations of one tenant never run concurrently."""
         first = self._registry().need(Operation, operation_id)
-        # A growth takes long, and must not delay what concerns no tenant either.
-        long = first.action in resizing.ACTIONS or first.action in operations.CONTROLLER_CHANGES
-        alone = first.subject if long else ""
-        lock = self._locks.setdefault(first.tenant or alone, asyncio.Lock())
+        lock = self._locks.setdefault(lock_key(first), asyncio.Lock())
         fault_points.reach(INTENT)
         try:
             while True:
@@ -350,6 +349,17 @@ class LeadershipTerm:
         self.publishers.pop(cluster, None)
         if (publishing := self._publishing.pop(cluster, None)) is not None:
             publishing.cancel()
+
+
+def lock_key(operation: Operation) -> str:
+    """Steps of operations with the same key never run at the same time.
+
+    A growth or a round of a roll may take minutes, and must not delay others that concern no tenant: by those,
+    plans are cancelled and sick brokers demoted.
+    """
+    if operation.tenant is not None:
+        return operation.tenant
+    return operation.subject if operation.action in LONG else ""
 
 
 def _failure(operation: Operation, error: PenstockError, now_ms: int) -> tuple[Change, ...]:

@@ -55,6 +55,7 @@ SLOW_RATE: Final = 180.0  # requests a second
 IDLE_LOAD: Final = 0.1
 SCRAPE_SECONDS: Final = 10.0
 TOPICS: Final = 1_000
+CREATE_ATTEMPTS_MAX: Final = 600  # tenths of a second
 ROUNDS: Final = 5
 
 
@@ -135,7 +136,8 @@ async def _agent_cost(node: Node, client: Client) -> Result:
     names = [f"scraped-{number:04}" for number in range(TOPICS)]
     results_or_raise(await topics.create(client, [topics.NewTopic(name, 1, 1) for name in names]))
     for name in names:
-        await append(client, TopicPartition(name, 0), [(None, b"x")])  # a new topic may have no leader yet
+        # One core takes a while to create so many topics.
+        await append(client, TopicPartition(name, 0), [(None, b"x")], attempts_max=CREATE_ATTEMPTS_MAX)
     identity = node.running()
     assert identity is not None
     runs = []

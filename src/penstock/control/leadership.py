@@ -354,8 +354,7 @@ class LeadershipTerm:
 def lock_key(operation: Operation) -> str:
     """Steps of operations with the same key never run at the same time.
 
-    A growth or a round of a roll may take minutes, and must not delay others that concern no tenant: by those,
-    plans are cancelled and sick brokers demoted.
+    A growth or a round of a roll may take minutes: meanwhile plans can be cancelled, and brokers demoted.
     """
     if operation.tenant is not None:
         return operation.tenant

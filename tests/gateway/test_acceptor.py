@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
+import ssl
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from tests.gateway.test_proxy_header import v2
 from tests.gateway.test_settings import DOCUMENT
 from tests.gateway.wires import quiet_gateway
 from tests.harness.gateway import read_frame
+from tests.kafka.waiting import eventually
 
 if TYPE_CHECKING:
     from penstock.gateway.process.server import Gateway
@@ -188,3 +191,23 @@ async def test_responses_to_apiversions_are_made_once() -> None:
     assert [int.from_bytes(response[4:8]) for response in responses] == list(range(6))
     assert responses[0][8:] == responses[2][8:] != responses[1][8:]
     assert len(gateway._versions_responses) == 3  # two versions, and any unknown one
+
+
+@pytest.mark.parametrize(("sent", "denials"), [(b"", 0), (b"GET / HTTP/1.1\r\n", 1)])
+async def test_a_check_whether_the_tls_port_is_open_is_no_denial(sent: bytes, denials: int) -> None:
+    gateway = quiet_gateway()
+    gateway.acceptor.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client = socket.create_connection((LOCAL, listening(gateway)))
+
+    async def connected() -> bool:
+        return bool(gateway.sessions)
+
+    async def gone() -> bool:
+        return not gateway.sessions
+
+    await eventually(connected)
+    client.sendall(sent)
+    client.close()
+    await eventually(gone)
+    await gateway.acceptor.close()
+    assert gateway.denials[Denial.MALFORMED] == denials

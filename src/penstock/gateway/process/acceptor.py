@@ -180,9 +180,10 @@ class Acceptor:
                 lambda: protocol, client, ssl=self.tls, ssl_handshake_timeout=seconds
             )
         except (OSError, ssl.SSLError) as failure:
-            if isinstance(failure, ssl.SSLError):  # not a client that is gone
+            if isinstance(failure, ssl.SSLError):
                 server.admission.breached(session.connection.life.address, "", "", server.now())
-            server.denied(session, Denial.MALFORMED, error=failure)
+            if str(failure):  # else the client is gone, as after a check whether the port is open
+                server.denied(session, Denial.MALFORMED, error=failure)
         finally:
             if session.transport is None:
                 client.close()

@@ -130,11 +130,11 @@ def test_tenants_on_clusters_of_others_survive_the_loss_of_every_process(tmp_pat
             deployment.start_control(number)
         deployment.wait_until_active()
         deployment.create_profile()
+        wait_for_clusters(deployment, clusters)  # before, a cluster refuses the credentials of its gateways
         for name in clusters:
             for number in (1, 2):
                 deployment.start_gateway(name, number)
         scenario = Scenario(deployment, [])
-        wait_for_clusters(deployment, clusters)
 
         for tenant, where in (("alpha", "east"), ("beta", "east"), ("gamma", "west")):
             access = deployment.create_tenant(tenant, where, "--adopted", where)

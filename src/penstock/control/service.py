@@ -147,8 +147,7 @@ class ControlPlane:
         self.clusters = clusters
         self._provisioner = provisioner
         self._session_seconds = session_seconds
-        self._registry = Registry()
-        self._building = self._registry
+        self._registry = self._building = Registry()
         self._changed_tenants: set[str] = set()
         self._watch = watch or CellWatch()
         self._observations: dict[str, Observation] = {}

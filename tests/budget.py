@@ -31,6 +31,7 @@ AREAS: Final[dict[str, Budget]] = {
     # the repository itself
     "tidy": Budget(pure=16),
     "atomic_files": Budget(pure=1),
+    "cancellation": Budget(pure=1),
     "certificate_reload": Budget(pure=2),
     "cluster_services": Budget(pure=1),
     "gc_tuning": Budget(pure=1),

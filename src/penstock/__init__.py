@@ -7,6 +7,7 @@ Modules:
   audit               the durability audit: detects data loss while the data can still be saved
   backup              topics in a second store, restored at their original offsets
   balance             cells, placement and moves of tenants
+  cancellation        keeps a cancellation that arrives together with an error
   certificate_reload  loads a server's certificate again when its files change
   cli                 the `penstock` command
   cluster_services    a service for each cluster, until a signal stops the process

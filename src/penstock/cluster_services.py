@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import structlog
 
+from penstock.cancellation import run_separately
 from penstock.metrics_server import metrics_at, on_loop, page_of
 from penstock.model import fault_points, key_names
 from penstock.model.backoff import Backoff
@@ -68,7 +69,7 @@ class ClusterServices(Generic[S]):
             began = time.monotonic()
             service = self._running[name] = make()
             try:
-                await service.run()
+                await run_separately(service.run())
             except Exception as failure:
                 error = _cause(failure)
                 known = isinstance(error, PenstockError)

@@ -26,6 +26,7 @@ from penstock.audit.rules.state import SLACK_MS, TOPIC, SubjectState
 from penstock.audit.scrub.progress import PREFIX as SCRUBS
 from penstock.audit.stores import StoreCollector, Stores
 from penstock.audit.sweep import Sweeper
+from penstock.cancellation import run_separately
 from penstock.kafka import partition_log, quorum
 from penstock.kafka.admin import configs
 from penstock.kafka.admin.partitions import TopicPartition
@@ -158,7 +159,7 @@ class Auditor:
             while True:
                 await self._owns.wait()
                 try:
-                    await self._term()
+                    await run_separately(self._term())
                 except PenstockError as failure:
                     self.failure = str(failure)
                     log.warning("audit interrupted", **{key_names.ERROR: self.failure})

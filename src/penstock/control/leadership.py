@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from penstock.cancellation import run_separately
 from penstock.control import operations
 from penstock.control.decisions import Decision
 from penstock.control.effects import Effects
@@ -265,7 +266,7 @@ class LeadershipTerm:
             async with lock, self._operation_slots:
                 if not self.is_owner():
                     raise self._home.not_active(self._registry())
-                done = await self.effects.perform(operation, report)
+                done = await run_separately(self.effects.perform(operation, report))
                 if isinstance(done, Pending):
                     if done.detail != operation.detail:
                         await report(done.detail)
@@ -330,7 +331,7 @@ class LeadershipTerm:
     async def _run_publisher(self, publisher: StatePublisher) -> None:
         """An unreachable cluster delays only its own tenants; the home cluster ends the term."""
         try:
-            await publisher.run()
+            await run_separately(publisher.run())
         except* PenstockError as failures:
             if publisher.cluster == self._home.cluster:
                 raise

@@ -21,6 +21,7 @@ from penstock.backup.restore_store import running_restore
 from penstock.balance.broker_load import Profile
 from penstock.balance.cell_relief import PACE
 from penstock.balance.cluster_observation import observe
+from penstock.cancellation import run_separately
 from penstock.control.acls import account_acls
 from penstock.control.audit_log import read_audit
 from penstock.control.backups import Backups
@@ -295,7 +296,7 @@ class ControlPlane:
             term.effects.resize.maker = self.plan_maker
             self._starting_term = term
             try:
-                await self._run_term(term)
+                await run_separately(self._run_term(term))
             except* PenstockError as failures:
                 log.warning("no longer active", error=str(_first_cause(failures)))
                 await asyncio.sleep(PAUSE_SECONDS)

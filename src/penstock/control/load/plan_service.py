@@ -20,6 +20,7 @@ from penstock.balance import leader_return
 from penstock.balance.cluster_observation import observe
 from penstock.balance.plan_document import Origin, PlanState, document_of, new_document, new_plan_id
 from penstock.balance.plan_job import LeaderReturnJob, PlanJob
+from penstock.cancellation import run_separately
 from penstock.control.operations import BACKOFF
 from penstock.model.errors import PenstockError
 from penstock.timed_wait import wait_at_most
@@ -74,7 +75,7 @@ class PlanService:
         """
         while True:
             try:
-                await self._run_once()
+                await run_separately(self._run_once())
             except* PenstockError as failures:
                 log.warning("plans interrupted", error=str(failures.exceptions[0]))
             self._ready.clear()

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from penstock.balance.replica_placement import spread
+from penstock.cancellation import run_separately
 from penstock.certificate_reload import ServerCertificate, ServerTls
 from penstock.gateway.config import revoked_connections
 from penstock.gateway.connection.local_requests import api_versions_response
@@ -586,7 +587,7 @@ async def _kept(what: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None
     while True:
         started = time.monotonic()
         try:
-            await run()
+            await run_separately(run())
         except Exception as failure:  # noqa: BLE001 - the state would grow old unnoticed
             failures = 1 if time.monotonic() - started > AGAIN.most_seconds else failures + 1
             pause = AGAIN.seconds(failures)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock.backup import abandoning
-from penstock.backup import replay as replay_module
 from penstock.backup import restorer as restorer_module
 from penstock.backup.abandoning import abandon
 from penstock.backup.archive import Archive
@@ -143,18 +142,46 @@ async def test_a_restore_is_given_up_although_no_replica_has_caught_up(
     assert stuck.store.running() is None
 
 
-async def test_producer_ids_that_cannot_be_allocated_stop_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def call(*_: object, **__: object) -> dict[str, int]:
-        return {"ProducerIdStart": 0, "ProducerIdLen": 1000}
+def replay_with(start: int) -> Replay:
+    """On a cluster whose only broker has a block of ids from `start` on, and that allocates one more."""
+    given = [start]
 
-    monkeypatch.setattr(replay_module, "PRODUCER_ID_BLOCKS_MAX", 2)
-    controllers = cast("Client", SimpleNamespace(call=call))
-    shadow = cast("ShadowBroker", SimpleNamespace(id=1, session=SimpleNamespace(broker_epoch=1)))
+    async def allocate(*_: object, **__: object) -> dict[str, int]:
+        return {"ErrorCode": 0, "ProducerIdStart": 1000, "ProducerIdLen": 1000}
+
+    async def give(*_: object, **__: object) -> dict[str, int]:
+        given[0] += 1
+        return {"ErrorCode": 0, "ProducerId": given[0] - 1}
+
+    image = SimpleNamespace(brokers={1: SimpleNamespace(fenced=False)})
+    shadow = SimpleNamespace(id=SHADOW, session=SimpleNamespace(broker_epoch=1), image=image)
+    brokers, controllers = SimpleNamespace(call=give), SimpleNamespace(call=allocate)
     nothing = cast("Any", None)
-    replay = Replay("first", shadow, Archive(CLUSTER, []), controllers, nothing, nothing, nothing)
-    await replay.burn_producer_ids(999)
-    with pytest.raises(RestoreStuck, match="1000"):
-        await replay.burn_producer_ids(1000)
+    return Replay(
+        "first",
+        cast("ShadowBroker", shadow),
+        Archive(CLUSTER, []),
+        cast("Client", brokers),
+        cast("Client", controllers),
+        nothing,
+        nothing,
+        nothing,
+    )
+
+
+async def test_no_broker_gives_a_restored_producer_id_to_a_new_producer() -> None:
+    """Not even from a block that it had before: the new producer's records would count as repetitions."""
+    replay = replay_with(start=1)
+
+    await replay.burn_producer_ids(700)
+
+    after = await replay.brokers.call("InitProducerId", {})
+    assert after["ProducerId"] > 700
+
+
+async def test_producer_ids_that_cannot_be_allocated_stop_a_restore() -> None:
+    with pytest.raises(RestoreStuck, match="brokers 1 may still give out producer ids up to 2500"):
+        await replay_with(start=1).burn_producer_ids(2500)
 
 
 def test_a_record_of_another_program_is_an_error() -> None:

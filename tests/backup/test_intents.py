@@ -51,7 +51,7 @@ async def test_a_restored_log_starts_where_its_backup_does_after_its_intent() ->
     )  # fmt: skip
     archive: Any = SimpleNamespace(batches=lambda *_: None)
     nothing: Any = None
-    replay = Replay("r1", shadow, archive, nothing, lambda _: {}, nothing, cast("Any", recorded))
+    replay = Replay("r1", shadow, archive, nothing, nothing, lambda _: {}, nothing, cast("Any", recorded))
 
     await replay.lead(TopicPartition("orders", 0), cast("Any", SimpleNamespace(start=40, end=90)))
 

@@ -13,7 +13,6 @@ from penstock.kafka.admin.partitions import TopicPartition
 from penstock.link import commands, mirror_topics, promotion
 from penstock.link.limits import RateLimit, full_disk
 from penstock.link.metrics import LinkMetrics
-from penstock.link.producer_ids import ProducerIds
 from penstock.link.runner import FRESH, LinkRunner
 from penstock.link.settings import read_link_settings
 from penstock.link.states import Action, State
@@ -31,6 +30,7 @@ from penstock.model.errors.link import (
 )
 from penstock.model.errors.wire import ProducerFenced
 from penstock.model.shadow_ids import SHADOW_IDS
+from penstock.shadow.producer_ids import ProducerIds
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,13 +15,13 @@ import structlog
 
 from penstock.audit import intents
 from penstock.kafka.metadata_image import PartitionId
-from penstock.kafka.routing import CONTROLLER
 from penstock.link.lineage import lineage_of
 from penstock.model.errors import PenstockError
 from penstock.model.errors.backup import RestoreStuck
 from penstock.model.errors.shadow import PartitionNotLed
 from penstock.model.shadow_ids import is_shadow
 from penstock.shadow.partition import LedPartition, RawBatch
+from penstock.shadow.producer_ids import ProducerIds
 from penstock.shadow.responses import Timestamp, Truncation
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.05
 STUCK_SECONDS_MAX: Final = 120.0  # without any progress
-PRODUCER_ID_BLOCKS_MAX: Final = 2000  # of 1,000 ids each
+PRODUCER_ID_ROUNDS_MAX: Final = 20  # of 200 blocks, and of 3,000 ids on each broker
 
 log = structlog.get_logger()
 
@@ -62,6 +62,7 @@ class Replay:
     restore: str
     shadow: ShadowBroker
     archive: Archive
+    brokers: Client
     controllers: Client
     lineage: Callable[[TopicPartition], Mapping[str, Any]]
     write_lineage: Callable[[TopicPartition, Lineage], Awaitable[None]]
@@ -104,13 +105,14 @@ class Replay:
             await asyncio.sleep(0 if moved else POLL_SECONDS)
 
     async def burn_producer_ids(self, largest: int) -> None:
-        """Allocate ids up to the largest restored one: a new producer with such an id would be fenced."""
-        body = {"BrokerId": self.shadow.id, "BrokerEpoch": self.shadow.session.broker_epoch}
-        for _ in range(PRODUCER_ID_BLOCKS_MAX):
-            block = await self.controllers.call("AllocateProducerIds", body, to=CONTROLLER)
-            if block["ProducerIdStart"] + block["ProducerIdLen"] > largest:
+        """Returns when no broker gives a restored id to a new producer."""
+        ids = ProducerIds(self.shadow, self.brokers, self.controllers)
+        ids.saw(largest)
+        for _ in range(PRODUCER_ID_ROUNDS_MAX):
+            await ids.burn()
+            if not ids.below:
                 return
-        reason = f"producer ids up to {largest} are not allocated yet"
+        reason = f"brokers {', '.join(map(str, ids.below))} may still give out producer ids up to {largest}"
         raise RestoreStuck(restore=self.restore, seconds=0, reason=reason)
 
     async def _feed(self, one: ReplayedPartition) -> bool:

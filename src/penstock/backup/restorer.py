@@ -140,7 +140,7 @@ class Restorer:
         """The steps that need the shadow, up to RETURNED."""
         target = self.document["target"]
         replay = Replay(
-            self.restore, shadow, self._archive, self._controllers,
+            self.restore, shadow, self._archive, self._client, self._controllers,
             lambda place: self._store.lineage(self.restore, place), self._write_lineage, self._intents,
         )  # fmt: skip
         await self._join(shadow, sorted(chains))

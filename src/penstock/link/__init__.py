@@ -22,7 +22,6 @@ Modules:
   mirror_topics     mirror topics, their configs and the ACL that closes them
   mirrored_batches  checks of what a source sent
   placement         replicas of a mirror
-  producer_ids      keeps new producer ids above the mirrored ones
   promotion         the steps of a promotion
   readiness         what a promotion would find, without one
   reversal          reverses an active link: saves what only the old source has, and truncates it

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from penstock.audit.intents import IntentLog
     from penstock.kafka.client import Client
     from penstock.link.mirrored_batches import SourceBatch
-    from penstock.link.producer_ids import ProducerIds
     from penstock.shadow.broker import ShadowBroker
+    from penstock.shadow.producer_ids import ProducerIds
 
 IDLE_SECONDS: Final = 0.05
 REST_SECONDS: Final = 1.0  # after a broker of the source was not reached

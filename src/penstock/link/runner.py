@@ -23,7 +23,6 @@ from penstock.link import mirror_topics, promotion
 from penstock.link.limits import RateLimit, full_disk
 from penstock.link.metadata_service import MetadataService
 from penstock.link.mirror import Mirror
-from penstock.link.producer_ids import NO_PRODUCER, ProducerIds
 from penstock.link.reversal import Reversal
 from penstock.link.states import STEPS, Action, State, Step, next_state, steps_left
 from penstock.link.store import LinkStore
@@ -39,6 +38,7 @@ from penstock.model.errors.wire import KafkaMissing
 from penstock.model.fault_points import declare, reach
 from penstock.model.shadow_ids import is_shadow
 from penstock.shadow.broker import ShadowBroker
+from penstock.shadow.producer_ids import NO_PRODUCER, ProducerIds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -17,6 +17,7 @@ Modules:
   leadership      followers' progress, high watermark and in-sync replicas of a led partition
   login           server side of SCRAM
   partition       a led partition: its window of batches and its leadership
+  producer_ids    keeps new producer ids above those of the partitions that it leads
   registration    registration, heartbeats and the tail of the metadata log
   requests        requests of followers and clients, answered
   responses       guarded responses to followers: the only ones that could destroy data

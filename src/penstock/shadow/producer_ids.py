@@ -1,9 +1,9 @@
-"""Keeps the producer ids of the destination above the mirrored ones.
+"""Keeps new producer ids of a cluster above those of mirrored and restored logs.
 
 A new producer with a mirrored id would be taken for the mirrored one: fenced, or worse, its first batch
 acknowledged as a duplicate and dropped. Brokers allocate ids from blocks that they get from the controller.
 So blocks up to the largest mirrored id are allocated here and not used, and ids of the block that a broker
-already has are used up. This happens all the time, not at a failover.
+already has are used up. Links do so all the time, not at a failover.
 """
 
 from __future__ import annotations
